@@ -1,0 +1,80 @@
+"""The contract of every backend.
+
+A backend is a module function `load(ModelFile) -> Model`. A `Model` is one version of a model in memory; its instances execute
+batches, one thread each. Engines are imported inside `load`, so that a server without them starts and says what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.config.model import ModelSignature, ModelSpec
+from headrace.core.tensor import Shape, TensorRef
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Where a model version is on disk."""
+
+    directory: Path
+    """The version directory."""
+    filename: str
+
+    @property
+    def path(self) -> Path:
+        """The model file."""
+        return self.directory / self.filename
+
+
+@dataclass(frozen=True)
+class Produced:
+    """An output that the backend allocated itself, because its shape was not known before."""
+
+    reference: TensorRef
+    owner: Any
+    """Keeps the memory valid."""
+
+
+class Instance(Protocol):
+    """Executes batches, one at a time."""
+
+    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
+        """Shape of each output of the model for such inputs; `None` where only execution will tell."""
+
+    def run(
+        self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]
+    ) -> Mapping[int, Produced]:
+        """Executes one batch.
+
+        Args:
+            inputs: one for each input of the model, in its order.
+            outputs: where to put the outputs that are wanted, by position; `None`: the backend allocates.
+
+        Returns:
+            The outputs that the backend allocated. It may decline a place, when the shape turned out to be another, by
+            returning the output here.
+
+        Raises:
+            Exception: anything; the requests of the batch fail with its text.
+        """
+
+
+class Model(Protocol):
+    """One version of a model in memory."""
+
+    @property
+    def signature(self) -> ModelSignature | None:
+        """What the model file says about itself; `None` when it says nothing and the config must."""
+
+    @property
+    def forwards(self) -> Mapping[int, int]:
+        """Outputs that *are* an input, by position: nothing is executed for them. Usually empty."""
+
+    def start_instance(self, spec: ModelSpec, threads: int) -> Instance:
+        """A new instance that uses about `threads` CPU threads."""
+
+
+Load = Callable[[ModelFile], Model]

@@ -1,0 +1,27 @@
+"""The table of backends, by the names that config.pbtxt uses."""
+
+from __future__ import annotations
+
+from headrace.backend import identity, onnxruntime
+from headrace.backend.base import Load
+from headrace.core.errors import ConfigError
+
+ENGINES: dict[str, Load] = {
+    "identity": identity.load,
+    "onnxruntime": onnxruntime.load,
+}
+LATER = ("pytorch", "tensorrt", "python", "openvino")
+
+
+def find_engine(backend: str) -> Load:
+    """How to load a model of this backend.
+
+    Raises:
+        ConfigError: for one that is not served.
+    """
+    if backend in ENGINES:
+        return ENGINES[backend]
+    served = ", ".join(ENGINES)
+    if backend in LATER:
+        raise ConfigError(f"backend '{backend}' is not served yet; served are {served}")
+    raise ConfigError(f"unknown backend '{backend}'; served are {served}")

@@ -1,0 +1,45 @@
+"""The built-in backend `identity`: the first output is the first input. It has no model file.
+
+For trying clients and for measuring everything but a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.backend.base import ModelFile, Produced
+from headrace.config.model import ModelSignature, ModelSpec
+from headrace.core.errors import ConfigError
+from headrace.core.tensor import Shape, TensorRef
+
+
+class IdentityModel:
+    """Forwards input 0 to output 0."""
+
+    signature: ModelSignature | None = None
+    forwards: Mapping[int, int] = {0: 0}
+
+    def start_instance(self, spec: ModelSpec, threads: int) -> IdentityModel:  # noqa: ARG002 - nothing to divide
+        """Instances share all: there is no state."""
+        if len(spec.inputs) != 1 or len(spec.outputs) != 1:
+            raise ConfigError(f"identity has one input and one output, got {len(spec.inputs)} and {len(spec.outputs)}")
+        source, result = spec.inputs[0], spec.outputs[0]
+        if (source.dtype, source.dims) != (result.dtype, result.dims):
+            raise ConfigError(
+                f"identity needs equal type and dims: input '{source.name}' has {source.dtype.config_name} "
+                f"{list(source.dims)}, output '{result.name}' has {result.dtype.config_name} {list(result.dims)}"
+            )
+        return self
+
+    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
+        """The input's."""
+        return [inputs[0].shape]
+
+    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+        """Never called: everything is forwarded."""
+        raise AssertionError("identity forwards its input")
+
+
+def load(file: ModelFile) -> IdentityModel:  # noqa: ARG001 - there is no file
+    """The model, ready at once."""
+    return IdentityModel()

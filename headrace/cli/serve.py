@@ -1,0 +1,69 @@
+"""`headrace serve`: start, show the models, serve until a signal, stop."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headrace.cli.options import takes_server_options
+from headrace.config.options import ServerOptions
+from headrace.core.errors import HeadraceError
+from headrace.repository.lifecycle import ServedVersion, State
+from headrace.server import Ports, Server
+
+
+def serve_command() -> Callable[..., None]:
+    """The Typer command."""
+    return takes_server_options(serve)
+
+
+def serve(options: ServerOptions) -> None:
+    """Serves the models of one or more repositories over HTTP and gRPC."""
+    if not options.model_repository:
+        raise typer.BadParameter("no model repository: headrace serve MODELS, or --model-repository DIR")
+    stop = _stop_event()
+    server = Server(options)
+    try:
+        ports = server.start()
+    except HeadraceError as error:
+        server.log.error(error.message)
+        raise typer.Exit(1) from None
+    _show(server.models(), ports, options)
+    stop.wait()
+    server.log.event("stopping: new requests are refused, those in flight are finished")
+    if not server.stop():
+        server.log.error(f"requests were still in flight after {options.exit_timeout_secs} s")
+        raise typer.Exit(1)
+    server.log.event("stopped")
+
+
+def _stop_event() -> threading.Event:
+    """Set by SIGTERM and SIGINT; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def on_signal(number: int, _frame: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    return stop
+
+
+def _show(models: Sequence[ServedVersion], ports: Ports, options: ServerOptions) -> None:
+    console = Console(soft_wrap=True)
+    table = Table("model", "version", "state", "reason", title="Models", title_justify="left")
+    for served in models:
+        colour = "green" if served.state is State.READY else "red"
+        table.add_row(served.name, str(served.version), f"[{colour}]{served.state}[/]", served.reason)
+    console.print(table if models else "No models in the repository.")
+    console.print(
+        f"Serving HTTP on {options.http_address}:{ports.http}, gRPC on {options.grpc_address}:{ports.grpc}, "
+        f"metrics on {options.metrics_address or options.http_address}:{ports.metrics}",
+        highlight=False,
+    )

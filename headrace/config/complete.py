@@ -1,0 +1,154 @@
+"""Completion: what a config leaves out is filled from the model file and from Triton's defaults.
+
+Two steps: `complete_identity` before the backend is known to have opened a file, `complete_from_signature` after. A given value
+is never overwritten; where it contradicts the file, the error names both. One exception: -1 over a fixed dimension of the
+file is accepted, and the file's dimension applies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.config.model import ModelSignature, data_type_name, data_type_number
+from headrace.config.pbtxt import GivenConfig
+from headrace.core.errors import ConfigError
+from headrace.core.messages import ModelConfig
+from headrace.core.tensor import TensorSpec
+
+PLATFORMS = {
+    "onnxruntime_onnx": "onnxruntime",
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
+}
+"""Triton's platforms and the backends behind them."""
+DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
+DEFAULT_MAX_BATCH = 4
+"""Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`)."""
+DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
+"""Instances of a CPU group without `count`; 1 for backends not named."""
+
+
+def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any:
+    """A copy of the config with name, backend, platform and file name.
+
+    Args:
+        given: what the owner wrote.
+        directory: name of the model's directory.
+        files: names of the files in its newest version directory.
+
+    Raises:
+        ConfigError: when name, platform or backend contradict each other, or cannot be told.
+    """
+    config = ModelConfig()
+    config.CopyFrom(given.message)
+    if config.name and config.name != directory:
+        raise ConfigError(f"name '{config.name}' is not the name of its directory, '{directory}'")
+    config.name = directory
+    if config.platform and config.platform not in PLATFORMS:
+        raise ConfigError(f"unknown platform '{config.platform}'; expected one of {', '.join(PLATFORMS)}, or a backend")
+    of_platform = PLATFORMS.get(config.platform, "")
+    if of_platform and config.backend and config.backend != of_platform:
+        raise ConfigError(
+            f"platform '{config.platform}' belongs to backend '{of_platform}', but backend '{config.backend}' is given"
+        )
+    config.backend = config.backend or of_platform or _backend_of(files, config.default_model_filename)
+    if not config.backend:
+        found = ", ".join(sorted(files)) or "no file"
+        raise ConfigError(
+            f"must specify 'platform' or 'backend' for model '{directory}': its version directory has {found}, "
+            f"expected one of {', '.join(DEFAULT_FILES.values())}"
+        )
+    if not config.platform:
+        config.platform = next((name for name, backend in PLATFORMS.items() if backend == config.backend), "")
+    if not config.default_model_filename:
+        config.default_model_filename = DEFAULT_FILES.get(config.backend, "")
+    return config
+
+
+def _backend_of(files: set[str], filename: str) -> str:
+    suffixes = {name.rsplit(".")[-1]: backend for backend, name in DEFAULT_FILES.items()}
+    if filename:
+        return suffixes.get(filename.rsplit(".")[-1], "")
+    return next((backend for backend, name in DEFAULT_FILES.items() if name in files), "")
+
+
+def complete_from_signature(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:
+    """Fills inputs, outputs and batching in place from what the model file says.
+
+    Raises:
+        ConfigError: when a given value contradicts the file.
+    """
+    _complete_batching(config, signature, sets_max_batch_size)
+    batches = config.max_batch_size > 0
+    if batches and not signature.can_batch:
+        fixed = next(t for t in signature.inputs + signature.outputs if not t.dims or t.dims[0] != -1)
+        raise ConfigError(
+            f"max_batch_size is {config.max_batch_size}, but the model does not batch: the first dimension of "
+            f"'{fixed.name}' is {fixed.dims[0] if fixed.dims else 'missing'}, not free, in its shape {list(fixed.dims)}"
+        )
+    _complete_tensors(config.input, signature.inputs, "input", batches, all_needed=True)
+    _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
+
+
+def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:
+    if sets_max_batch_size or config.max_batch_size > 0 or not signature.can_batch:
+        return
+    ranks = {tensor.name: len(tensor.dims) for tensor in signature.inputs + signature.outputs}
+    if any(len(tensor.dims) == ranks.get(tensor.name) for tensor in [*config.input, *config.output]):
+        return  # dims are given with the batch dimension: the owner means shapes that are whole
+    config.max_batch_size = DEFAULT_MAX_BATCH
+    if not config.WhichOneof("scheduling_choice"):
+        config.dynamic_batching.SetInParent()
+
+
+def _complete_tensors(given: Any, found: tuple[TensorSpec, ...], side: str, batches: bool, all_needed: bool) -> None:
+    by_name = {tensor.name: tensor for tensor in found}
+    if not given:
+        for tensor in found:
+            given.add(name=tensor.name, data_type=data_type_number(tensor.dtype.config_name), dims=tensor.dims[batches:])
+        return
+    for tensor in given:
+        if tensor.name not in by_name:
+            raise ConfigError(f"{side} '{tensor.name}' is not in the model file, which has {', '.join(map(repr, by_name))}")
+        _complete_tensor(tensor, by_name[tensor.name], side, batches)
+    missing = by_name.keys() - {tensor.name for tensor in given}
+    if missing and all_needed:
+        raise ConfigError(f"{side} {', '.join(map(repr, sorted(missing)))} of the model file is missing in the config")
+
+
+def _complete_tensor(tensor: Any, found: TensorSpec, side: str, batches: bool) -> None:
+    if not tensor.data_type:
+        tensor.data_type = data_type_number(found.dtype.config_name)
+    if data_type_name(tensor.data_type) != found.dtype.config_name:
+        raise ConfigError(
+            f"{side} '{tensor.name}' has data_type {data_type_name(tensor.data_type)} in the config, "
+            f"but {found.dtype.config_name} in the model file"
+        )
+    dims = found.dims[batches:]
+    if not tensor.dims:
+        tensor.dims.extend(dims)
+        return
+    if len(tensor.dims) != len(dims) or any(
+        ours not in (-1, theirs) and theirs != -1 for ours, theirs in zip(tensor.dims, dims, strict=True)
+    ):
+        note = ", without the batch dimension" if batches else ""
+        raise ConfigError(
+            f"{side} '{tensor.name}' has dims {list(tensor.dims)} in the config, but {list(dims)} in the model file{note}"
+        )
+    tensor.dims[:] = [theirs if ours == -1 else ours for ours, theirs in zip(tensor.dims, dims, strict=True)]
+
+
+def complete_defaults(config: Any) -> None:
+    """Fills in place what Triton fills for every model: version policy, preferred sizes, instance groups."""
+    if not config.version_policy.WhichOneof("policy_choice"):
+        config.version_policy.latest.num_versions = 1
+    if config.HasField("dynamic_batching") and not config.dynamic_batching.preferred_batch_size and config.max_batch_size:
+        config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
+    if not config.instance_group:
+        config.instance_group.add()
+    for index, group in enumerate(config.instance_group):
+        group.name = group.name or f"{config.name}_{index}"
+        group.count = group.count or DEFAULT_CPU_INSTANCES.get(config.backend, 1)
+        if group.kind == type(group).KIND_AUTO:
+            group.kind = type(group).KIND_CPU

@@ -1,0 +1,46 @@
+"""The options of `headrace serve`: one table for the command line, the environment and the docs.
+
+A field is an option: `http_port` is `--http-port` and `HEADRACE_HTTP_PORT`. Names and defaults are Triton's wherever Triton
+has the option (reference: its command line parser).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+ClientShm = Literal["local", "true", "false"]
+
+
+def _option(default: Any, text: str, **limits: Any) -> Any:
+    return field(default=default, metadata={"help": text, **limits})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """What a server is started with."""
+
+    model_repository: tuple[Path, ...] = _option((), "Directory of models, as the positional MODELS. Repeatable.")
+    http_address: str = _option("0.0.0.0", "Address of the HTTP door.")  # noqa: S104 - as Triton
+    http_port: int = _option(8000, "Port of the HTTP door; 0 takes a free one.", min=0, max=65535)
+    grpc_address: str = _option("0.0.0.0", "Address of the gRPC door.")  # noqa: S104 - as Triton
+    grpc_port: int = _option(8001, "Port of the gRPC door; 0 takes a free one.", min=0, max=65535)
+    metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
+    metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)
+    log_verbose: int = _option(0, "0 logs one line per event; 1 and more also what each decision was.", min=0)
+    exit_timeout_secs: int = _option(30, "Seconds that requests in flight get to finish at the end.", min=0)
+    allow_client_shm: ClientShm = _option(
+        "local", "Who may use shared memory: clients on this host (local), everyone (true), nobody (false)."
+    )
+    stall_secs: float = _option(60.0, "Ready turns false when an instance holds a batch for longer.", min=0.1)
+    max_in_flight_requests: int = _option(100_000, "More requests than this are refused at once.", min=1)
+    max_in_flight_bytes: int = _option(8 << 30, "Messages of more bytes than this in sum are refused at once.", min=1)
+    wire_threads: int = _option(0, "Threads of the doors; 0 chooses by the number of cores.", min=0, max=64)
+    id: str = _option("headrace", "The server's name in its metadata.")
+
+    def describe(self) -> list[tuple[str, Any, str]]:
+        """Rows of flag, value and help text."""
+        return [
+            (f"--{row.name.replace('_', '-')}", getattr(self, row.name), row.metadata["help"]) for row in fields(self)
+        ]

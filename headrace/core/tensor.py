@@ -1,0 +1,34 @@
+"""Descriptions of tensors, and references to the memory they are in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from headrace.core.dtype import Dtype
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model."""
+
+    name: str
+    dtype: Dtype
+    dims: Shape
+    """Without the batch dimension of a batching model; -1 where any extent is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """A tensor where it lies. Whoever made the reference keeps the memory valid."""
+
+    address: int
+    dtype: Dtype
+    shape: Shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize

@@ -1,0 +1,27 @@
+"""The Rust wire. No other module imports the extension."""
+
+from headrace._wire import (
+    Batch,
+    Buffer,
+    Call,
+    Intake,
+    Statistics,
+    Wire,
+    WireError,
+    descriptors,
+    error_table,
+    now,
+)
+
+__all__ = [
+    "Batch",
+    "Buffer",
+    "Call",
+    "Intake",
+    "Statistics",
+    "Wire",
+    "WireError",
+    "descriptors",
+    "error_table",
+    "now",
+]

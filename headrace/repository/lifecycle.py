@@ -1,0 +1,201 @@
+"""Loading and unloading: from a found model to published intakes with running instances, and back.
+
+Each version has one state; the table of states is what the index, the start-up table and model readiness are cut from.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from headrace.backend.base import Model, ModelFile
+from headrace.backend.engines import find_engine
+from headrace.config.complete import complete_backend, complete_defaults, complete_from_signature
+from headrace.config.model import ModelSpec, model_spec
+from headrace.config.pbtxt import GivenConfig, read_config
+from headrace.config.validate import validate
+from headrace.core.errors import ConfigError
+from headrace.core.tensor import TensorSpec
+from headrace.core.wire import Intake, Wire
+from headrace.observe.logs import Log
+from headrace.placement.instances import plan_instances
+from headrace.queue.loop import InstanceLoop
+from headrace.queue.policy import BatchPolicy
+from headrace.repository.scan import FoundModel
+from headrace.repository.versions import choose_versions
+from headrace.transfer.plan import compile_plan
+
+
+class State(StrEnum):
+    """As the repository index has them."""
+
+    READY = "READY"
+    LOADING = "LOADING"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass
+class ServedVersion:
+    """A version of a model and what serves it."""
+
+    name: str
+    version: int
+    state: State
+    reason: str = ""
+    spec: ModelSpec | None = None
+    intake: Intake | None = None
+    loops: tuple[InstanceLoop, ...] = ()
+
+
+class Lifecycle:
+    """The models of a server. Its methods may be called from any thread; loads happen one after another."""
+
+    def __init__(self, wire: Wire, log: Log) -> None:
+        self._wire = wire
+        self._log = log
+        self._table: dict[str, dict[int, ServedVersion]] = {}
+        self._loading = threading.Lock()
+
+    def load(self, found: FoundModel) -> None:
+        """Loads the versions that the model's policy chooses. Never raises for what is wrong with a model: its state tells."""
+        with self._loading:
+            try:
+                config, versions = self._prepare(found)
+            except (ConfigError, OSError) as error:
+                versions = _versions_or_none(found)
+                self._fail(found.name, versions[-1] if versions else 1, str(error))
+                return
+            for version in versions:
+                self._load_version(found, version, config)
+
+    def _prepare(self, found: FoundModel) -> tuple[GivenConfig, list[int]]:
+        given = read_config(found.config_path)
+        return given, choose_versions(given.message.version_policy, found.versions())
+
+    def _load_version(self, found: FoundModel, version: int, given: GivenConfig) -> None:
+        name = found.name
+        self._set(ServedVersion(name, version, State.LOADING))
+        started = time.monotonic()
+        try:
+            served = self._bring_up(found, version, given)
+        except Exception as error:  # noqa: BLE001 - an engine may raise anything; it costs this version and no other
+            self._fail(name, version, str(error) or repr(error))
+            return
+        self._set(served)
+        self._log.event(f"model '{name}' version {version} is ready after {time.monotonic() - started:.2f} s")
+
+    def _bring_up(self, found: FoundModel, version: int, given: GivenConfig) -> ServedVersion:
+        config = complete_backend(given, found.name, found.files(version))
+        load = find_engine(config.backend)
+        model = load(ModelFile(found.directory / str(version), config.default_model_filename))
+        if model.signature is not None:
+            complete_from_signature(config, model.signature, given.sets_max_batch_size)
+        complete_defaults(config)
+        for hint in validate(config):
+            self._log.event(f"model '{found.name}': {hint} is accepted and has no effect here")
+        spec = model_spec(config)
+        intake = _intake(spec, version)
+        loops = tuple(self._start(model, spec, intake))
+        self._wire.publish(intake)
+        return ServedVersion(found.name, version, State.READY, "", spec, intake, loops)
+
+    def _start(self, model: Model, spec: ModelSpec, intake: Intake) -> list[InstanceLoop]:
+        policy = batch_policy(spec)
+        plans = plan_instances(spec, len(os.sched_getaffinity(0)))
+        movers = [(plan.name, compile_plan(model, spec, plan.threads)) for plan in plans]
+        loops = [InstanceLoop(name, intake, policy, mover, self._on_failure) for name, mover in movers]
+        for loop in loops:
+            loop.start()
+        return loops
+
+    def _on_failure(self, instance: str, error: Exception) -> None:
+        self._log.error(f"instance '{instance}' failed a batch: {error}")
+
+    def _fail(self, name: str, version: int, reason: str) -> None:
+        self._wire.withdraw(name, version)
+        self._set(ServedVersion(name, version, State.UNAVAILABLE, reason))
+        self._log.error(f"model '{name}' version {version} is not served: {reason}")
+
+    def unload_all(self, deadline: float) -> bool:
+        """Serves what waits, then ends all instances; false when some still ran at `deadline` (of `time.monotonic()`)."""
+        ready = [served for served in self.versions() if served.intake is not None]
+        for served in ready:
+            self._wire.withdraw(served.name, served.version)
+            _intake_of(served).drain()
+        wait_until(lambda: all(_is_idle(_intake_of(served)) for served in ready), deadline)
+        for served in ready:
+            _intake_of(served).close()
+        ended = [loop.join(max(0.0, deadline - time.monotonic())) for served in ready for loop in served.loops]
+        for served in ready:
+            self._set(ServedVersion(served.name, served.version, State.UNAVAILABLE, "unloaded"))
+        return all(ended)
+
+    def versions(self) -> list[ServedVersion]:
+        """All known versions, by name and number."""
+        table = self._table
+        return [table[name][version] for name in sorted(table) for version in sorted(table[name])]
+
+    def find(self, name: str) -> dict[int, ServedVersion] | None:
+        """The versions of a model; `None` for a name that is not in the repository."""
+        return self._table.get(name)
+
+    def _set(self, served: ServedVersion) -> None:
+        # Readers on other threads see the old table or the new one.
+        versions = {**self._table.get(served.name, {}), served.version: served}
+        self._table = {**self._table, served.name: versions}
+
+
+def batch_policy(spec: ModelSpec) -> BatchPolicy:
+    """The batching rule of a model's config."""
+    if spec.batching is None:
+        return BatchPolicy(max_rows=max(1, spec.max_batch_size))
+    return BatchPolicy(
+        max_rows=spec.max_batch_size,
+        dynamic=True,
+        preferred=spec.batching.preferred,
+        delay_ns=spec.batching.delay_us * 1000,
+    )
+
+
+def wait_until(condition: Callable[[], bool], deadline: float) -> bool:
+    """Polls every 5 ms, for ends that have no event of their own; false when `deadline` came first."""
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _is_idle(intake: Intake) -> bool:
+    return intake.waiting() == 0 and intake.held() == 0
+
+
+def _intake_of(served: ServedVersion) -> Intake:
+    if served.intake is None:
+        raise ValueError(f"model '{served.name}' version {served.version} has no intake")
+    return served.intake
+
+
+def _versions_or_none(found: FoundModel) -> list[int]:
+    try:
+        return found.versions()
+    except OSError:
+        return []
+
+
+def _intake(spec: ModelSpec, version: int) -> Intake:
+    def rows(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, str, list[int]]]:
+        return [(tensor.name, tensor.dtype.name, list(tensor.dims)) for tensor in tensors]
+
+    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs))
+
+
+def config_message(served: ServedVersion) -> Any:
+    """The completed `ModelConfig` of a version that is ready."""
+    return None if served.spec is None else served.spec.message

@@ -1,0 +1,96 @@
+"""The server: builds the rooms, joins them, starts, drains. No logic."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import headrace
+from headrace.config.options import ServerOptions
+from headrace.control.loop import ControlLoop
+from headrace.control.verbs import Verbs
+from headrace.core.errors import HeadraceError
+from headrace.core.wire import Wire, WireError
+from headrace.memory.regions import SystemRegions
+from headrace.observe.logs import Log
+from headrace.repository.lifecycle import Lifecycle, ServedVersion, wait_until
+from headrace.repository.scan import scan
+
+_SWITCH_INTERVAL_S = 0.0002
+"""How long a busy Python thread may keep others waiting; the default of 5 ms shows in every request's latency."""
+_GOODBYE_S = 2.0
+"""Seconds that clients get to close idle connections after they were asked to."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the doors are."""
+
+    http: int
+    grpc: int
+    metrics: int
+
+
+class Server:
+    """One server. `start`, then `stop`; not to be started twice."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self.log = Log(options.log_verbose)
+        self._wire = Wire(
+            client_shm=options.allow_client_shm,
+            max_requests=options.max_in_flight_requests,
+            max_bytes=options.max_in_flight_bytes,
+            stall_secs=options.stall_secs,
+            threads=options.wire_threads,
+        )
+        self._lifecycle = Lifecycle(self._wire, self.log)
+        verbs = Verbs(
+            self._wire, self._lifecycle, SystemRegions(self._wire), options.id, headrace.__version__
+        )
+        self._control = ControlLoop(self._wire, verbs, self.log)
+
+    def start(self) -> Ports:
+        """Opens the doors, then loads all models; ready turns true when each is loaded or has failed.
+
+        Raises:
+            HeadraceError: when a port cannot be had or a repository cannot be read.
+        """
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        found = scan(self._options.model_repository)
+        ports = self._listen()
+        self._control.start()
+        for model in found:
+            self._lifecycle.load(model)
+        self._wire.set_ready(True)
+        return ports
+
+    def _listen(self) -> Ports:
+        options = self._options
+        try:
+            http = self._wire.listen("http", options.http_address, options.http_port)
+            grpc = self._wire.listen("grpc", options.grpc_address, options.grpc_port)
+            metrics = self._wire.listen(
+                "metrics", options.metrics_address or options.http_address, options.metrics_port
+            )
+        except WireError as error:
+            raise HeadraceError.from_wire(error) from None
+        return Ports(http, grpc, metrics)
+
+    def models(self) -> Sequence[ServedVersion]:
+        """All known model versions and their states."""
+        return self._lifecycle.versions()
+
+    def stop(self) -> bool:
+        """Refuses new requests, finishes those in flight, ends; false when some were not done within the exit timeout."""
+        deadline = time.monotonic() + self._options.exit_timeout_secs
+        self._wire.begin_stop()
+        finished = wait_until(lambda: self._wire.in_flight() == 0, deadline)
+        finished = self._lifecycle.unload_all(deadline) and finished
+        self._wire.say_goodbye()
+        wait_until(lambda: self._wire.connections() == 0, min(deadline, time.monotonic() + _GOODBYE_S))
+        self._wire.close()
+        self._control.stop()
+        return finished

@@ -1,0 +1,244 @@
+//! Memory of our own for tensors: blocks out of a pool, and the copies between blocks, messages and regions.
+//!
+//! One of the two files with `unsafe`: what it hands out are values that keep their bytes alive.
+#![allow(unsafe_code)]
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    collections::HashMap,
+    ptr::{self, NonNull},
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::shm::Slice;
+
+/// Cache-line alignment; what vector units and ONNX Runtime like best.
+pub(crate) const ALIGNMENT: usize = 64;
+/// Free blocks above this many bytes in sum go back to the allocator.
+const KEPT_BYTES: usize = 256 << 20;
+/// Above this size classes are multiples of it instead of powers of two: at most 2 MiB are wasted.
+const LARGE: usize = 2 << 20;
+
+struct Pool {
+    free: HashMap<usize, Vec<Block>>,
+    bytes: usize,
+}
+
+static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+
+/// A 64-byte aligned piece of memory; it returns to the pool when its owner drops it.
+struct Block {
+    address: NonNull<u8>,
+    capacity: usize,
+}
+
+// SAFETY: a block owns its memory alone, like a `Box<[u8]>`.
+unsafe impl Send for Block {}
+unsafe impl Sync for Block {}
+
+fn capacity_class(length: usize) -> usize {
+    if length > LARGE { length.next_multiple_of(LARGE) } else { length.max(ALIGNMENT).next_power_of_two() }
+}
+
+impl Block {
+    fn take(length: usize) -> Self {
+        let capacity = capacity_class(length);
+        if let Some(pool) = POOL.lock().as_mut()
+            && let Some(block) = pool.free.get_mut(&capacity).and_then(Vec::pop)
+        {
+            pool.bytes -= capacity;
+            return block;
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout is not empty, a class is at least `ALIGNMENT` bytes.
+        let address = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { address, capacity }
+    }
+
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT).expect("a capacity class is a valid size")
+    }
+
+    fn release(self) {
+        // SAFETY: allocated in `take` with this very layout, and `self` was its only owner.
+        unsafe { dealloc(self.address.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+fn give_back(block: Block) {
+    let mut guard = POOL.lock();
+    let pool = guard.get_or_insert_with(|| Pool { free: HashMap::new(), bytes: 0 });
+    if pool.bytes + block.capacity > KEPT_BYTES {
+        drop(guard);
+        return block.release();
+    }
+    pool.bytes += block.capacity;
+    pool.free.entry(block.capacity).or_default().push(block);
+}
+
+/// `length` bytes of a block. Writable through its address until it is frozen into `Bytes`.
+pub(crate) struct Buffer {
+    block: Option<Block>,
+    start: usize,
+    length: usize,
+}
+
+impl Buffer {
+    pub(crate) fn new(length: usize) -> Self {
+        Self { block: Some(Block::take(length)), start: 0, length }
+    }
+
+    /// A buffer whose *end* is aligned: the last tensor of a message is its tail, so it is aligned too whenever its
+    /// size is a multiple of the alignment.
+    pub(crate) fn ending_aligned(length: usize) -> Self {
+        let padded = length.next_multiple_of(ALIGNMENT);
+        Self { block: Some(Block::take(padded)), start: padded - length, length }
+    }
+
+    pub(crate) fn address(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.address.as_ptr() as usize + self.start)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Writes `bytes` at `at`; panics where they would not fit.
+    pub(crate) fn write(&mut self, at: usize, bytes: &[u8]) {
+        assert!(at <= self.length && bytes.len() <= self.length - at, "write past the end of a buffer");
+        // SAFETY: checked above; `&mut self` is the only access to the block.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), (self.address() + at) as *mut u8, bytes.len()) }
+    }
+
+    pub(crate) fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `start + length` lies within the block's capacity; its bytes are plain data, read after they were written.
+        unsafe { std::slice::from_raw_parts(self.address() as *const u8, self.length) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            give_back(block);
+        }
+    }
+}
+
+/// Where the bytes of a tensor lie; the value keeps them valid.
+#[derive(Clone)]
+pub(crate) enum Memory {
+    Inline(Bytes),
+    Region(Slice),
+}
+
+impl Memory {
+    pub(crate) fn address(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.as_ptr() as usize,
+            Self::Region(slice) => slice.address(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Inline(bytes) => bytes.len(),
+            Self::Region(slice) => slice.len(),
+        }
+    }
+
+    /// A reference to the same bytes for a reply, or a copy where they lie in client memory: a socket must not read from
+    /// a region that its owner may truncate. Also tells whether it copied.
+    pub(crate) fn to_reply(&self) -> (Bytes, bool) {
+        match self {
+            Self::Inline(bytes) => (bytes.clone(), false),
+            Self::Region(slice) => {
+                let buffer = Buffer::new(slice.len());
+                copy(slice.address(), buffer.address(), slice.len());
+                (buffer.freeze(), true)
+            }
+        }
+    }
+
+    /// Copies these bytes to the start of `target`, which the caller has found large enough.
+    pub(crate) fn copy_into(&self, target: &Slice) {
+        assert!(self.len() <= target.len(), "copy past the end of a region");
+        copy(self.address(), target.address(), self.len());
+    }
+}
+
+/// Copies `sources` one after another to the start of `buffer`, neighbours in memory by one call. Returns the bytes copied.
+pub(crate) fn gather<'a>(sources: impl Iterator<Item = &'a Memory>, buffer: &Buffer) -> usize {
+    let (mut at, mut start, mut length) = (0, 0, 0);
+    let mut flush = |start: usize, length: usize| {
+        assert!(length <= buffer.len() - at, "gather past the end of a buffer");
+        copy(start, buffer.address() + at, length);
+        at += length;
+    };
+    for memory in sources {
+        if memory.address() == start + length {
+            length += memory.len();
+        } else {
+            flush(start, length);
+            (start, length) = (memory.address(), memory.len());
+        }
+    }
+    flush(start, length);
+    at
+}
+
+/// Copies `bytes` to the start of a client's region, which the caller has found large enough.
+pub(crate) fn copy_to_region(bytes: &[u8], target: &Slice) {
+    assert!(bytes.len() <= target.len(), "copy past the end of a region");
+    copy(bytes.as_ptr() as usize, target.address(), bytes.len());
+}
+
+fn copy(from: usize, to: usize, length: usize) {
+    // SAFETY: callers are the functions of this file; each took both addresses from a value that keeps them mapped and
+    // checked the length. A client may name one region as input and output, hence `copy` and not `copy_nonoverlapping`.
+    // Client memory may change under the copy; the bytes are plain data and any value of them is valid.
+    unsafe { ptr::copy(from as *const u8, to as *mut u8, length) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_message_buffer_is_aligned() {
+        for length in [0, 1, 63, 64, 65, 1000, LARGE + 1] {
+            let buffer = Buffer::ending_aligned(length);
+            assert_eq!((buffer.address() + length) % ALIGNMENT, 0);
+            assert_eq!(buffer.len(), length);
+        }
+    }
+
+    #[test]
+    fn gather_keeps_order_and_counts_bytes() {
+        let whole = Bytes::from_static(b"abcdef");
+        let parts = [whole.slice(0..2), whole.slice(2..3), Bytes::from_static(b"XY"), whole.slice(3..6)];
+        let parts = parts.map(Memory::Inline);
+        let buffer = Buffer::new(8);
+        assert_eq!(gather(parts.iter(), &buffer), 8);
+        assert_eq!(buffer.freeze(), Bytes::from_static(b"abcXYdef"));
+    }
+
+    #[test]
+    #[should_panic(expected = "past the end")]
+    fn gather_never_writes_past_its_buffer() {
+        gather([Memory::Inline(Bytes::from_static(b"abc"))].iter(), &Buffer::new(2));
+    }
+
+    #[test]
+    fn a_block_is_used_again() {
+        let length = LARGE * 3; // a class that no other test takes
+        let first = Buffer::new(length).address();
+        assert_eq!(Buffer::new(length).address(), first);
+    }
+}

@@ -1,0 +1,531 @@
+//! The hand-off to instance threads: Python waits, takes a batch, has its tensors placed, and settles it.
+//!
+//! Addresses cross here, bytes do not. Everything is per batch, so the interpreter's share of a request shrinks with it.
+use std::{collections::BTreeMap, sync::Arc};
+
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
+
+use crate::{
+    buffer::{self, Memory},
+    dtype::Dtype,
+    error::{Error, Kind, Result},
+    pending::{self, OutputReply, Reply, Request, ShapeKey, Spec, TensorSpec, Thresholds, Wanted},
+    stamps::{BatchStamps, Duration, now},
+};
+
+/// Copies below this many bytes keep the interpreter lock: giving it up and getting it back costs more.
+const SHORT_COPY: usize = 64 << 10;
+
+type TensorTuple = (String, String, Vec<i64>);
+type LaneTuple = (u64, u64, Vec<u64>);
+type BatchSumsTuple = (u64, (u64, u64), (u64, u64), (u64, u64));
+
+/// The queue of one model version, seen from its instances and from control.
+#[pyclass(frozen, module = "headrace._wire")]
+pub(crate) struct Intake {
+    pub(crate) inner: Arc<pending::Intake>,
+}
+
+fn tensor_specs(tensors: Vec<TensorTuple>) -> PyResult<Vec<TensorSpec>> {
+    let spec = |(name, dtype, dims): TensorTuple| {
+        let known = Dtype::from_name(&dtype)
+            .ok_or_else(|| PyValueError::new_err(format!("unknown datatype {dtype}")))?;
+        Ok(TensorSpec { name, dtype: known, dims })
+    };
+    tensors.into_iter().map(spec).collect()
+}
+
+fn pair(duration: Duration) -> (u64, u64) {
+    (duration.count, duration.ns)
+}
+
+#[pymethods]
+impl Intake {
+    #[new]
+    fn new(
+        model: String,
+        version: i64,
+        max_batch_size: i64,
+        inputs: Vec<TensorTuple>,
+        outputs: Vec<TensorTuple>,
+    ) -> PyResult<Self> {
+        let (inputs, outputs) = (tensor_specs(inputs)?, tensor_specs(outputs)?);
+        let spec = Spec { model, version, max_batch: max_batch_size, inputs, outputs };
+        Ok(Self { inner: Arc::new(pending::Intake::new(spec)) })
+    }
+
+    /// Sleeps until a lane reaches its threshold of rows (`(lane, rows)`; 1 for lanes that are not named) or `until` (ns of
+    /// `now()`) is reached. Then `(now, draining, lanes)` with, for each lane, its number, when its oldest request was queued,
+    /// and the rows of each request until they pass `limit`. `None`: the intake is closed.
+    #[pyo3(signature = (thresholds, until, limit))]
+    fn wait(
+        &self,
+        py: Python<'_>,
+        thresholds: Thresholds,
+        until: Option<u64>,
+        limit: u64,
+    ) -> Option<(u64, bool, Vec<LaneTuple>)> {
+        let pending = py.detach(|| self.inner.wait(&thresholds, until, limit))?;
+        let lanes = pending.lanes.into_iter().map(|view| (view.lane, view.oldest, view.rows)).collect();
+        Some((pending.now, pending.draining, lanes))
+    }
+
+    /// The first `count` requests of `lane`, which leave the queue for `reason`; fewer when another thread was faster, `None`
+    /// when none is left.
+    fn take(&self, lane: u64, count: usize, reason: &str) -> Option<Batch> {
+        let (key, requests) = self.inner.take(lane, count)?;
+        Batch::new(self.inner.clone(), key, requests, reason)
+    }
+
+    /// What waits is served at once from now on, without waiting for company.
+    fn drain(&self) {
+        self.inner.drain();
+    }
+
+    /// Ends the intake: instances get `None`, requests that still wait get an error.
+    fn close(&self) {
+        self.inner.close();
+    }
+
+    /// Requests that wait now.
+    fn waiting(&self) -> usize {
+        self.inner.waiting()
+    }
+
+    /// Batches that instances hold now.
+    fn held(&self) -> usize {
+        self.inner.held().0
+    }
+
+    /// One consistent snapshot; durations are `(count, ns)`.
+    fn statistics(&self) -> Statistics {
+        let sums = self.inner.statistics.lock();
+        let batch = |(&rows, sums): (&u64, &crate::stamps::BatchSums)| {
+            (rows, pair(sums.input), pair(sums.infer), pair(sums.output))
+        };
+        Statistics {
+            success: pair(sums.success),
+            fail: pair(sums.fail),
+            cancelled: sums.cancelled,
+            queue: pair(sums.queue),
+            input: pair(sums.input),
+            infer: pair(sums.infer),
+            output: pair(sums.output),
+            inferences: sums.inferences,
+            executions: sums.executions,
+            last_inference: sums.last_inference,
+            batches: sums.batches.iter().map(batch).collect(),
+            reasons: sums.reasons.clone(),
+            copied_in: sums.copied_in,
+            copied_out: sums.copied_out,
+            fallbacks: sums.fallbacks.clone(),
+        }
+    }
+}
+
+/// Sums of one model version since it was loaded.
+#[pyclass(frozen, get_all, module = "headrace._wire")]
+pub(crate) struct Statistics {
+    success: (u64, u64),
+    fail: (u64, u64),
+    cancelled: u64,
+    queue: (u64, u64),
+    input: (u64, u64),
+    infer: (u64, u64),
+    output: (u64, u64),
+    inferences: u64,
+    executions: u64,
+    last_inference: u64,
+    batches: Vec<BatchSumsTuple>,
+    reasons: BTreeMap<String, u64>,
+    copied_in: u64,
+    copied_out: u64,
+    fallbacks: BTreeMap<String, u64>,
+}
+
+/// Memory of the arena, 64-byte aligned. It goes back when it was handed to a reply that was sent, or when it is dropped.
+#[pyclass(module = "headrace._wire")]
+pub(crate) struct Buffer {
+    inner: Option<buffer::Buffer>,
+}
+
+#[pymethods]
+impl Buffer {
+    #[new]
+    fn new(nbytes: usize) -> Self {
+        Self { inner: Some(buffer::Buffer::new(nbytes)) }
+    }
+
+    #[getter]
+    fn address(&self) -> PyResult<usize> {
+        self.inner.as_ref().map(buffer::Buffer::address).ok_or_else(given_away)
+    }
+
+    #[getter]
+    fn nbytes(&self) -> PyResult<usize> {
+        self.inner.as_ref().map(buffer::Buffer::len).ok_or_else(given_away)
+    }
+}
+
+fn given_away() -> PyErr {
+    PyValueError::new_err("the buffer was given to a reply")
+}
+
+/// Requests that one execution answers. A batch that is dropped without being settled fails its requests.
+#[pyclass(module = "headrace._wire")]
+pub(crate) struct Batch {
+    intake: Arc<pending::Intake>,
+    key: ShapeKey,
+    requests: Vec<Answering>,
+    rows: u64,
+    first_ticket: u64,
+    taken: u64,
+    copied_in: u64,
+    copied_out: u64,
+    fallbacks: Vec<String>,
+}
+
+/// A request and what there is of its answer so far.
+struct Answering {
+    request: Request,
+    outputs: Vec<OutputReply>,
+    error: Option<Error>,
+}
+
+impl Batch {
+    fn new(
+        intake: Arc<pending::Intake>,
+        key: ShapeKey,
+        requests: Vec<Request>,
+        reason: &str,
+    ) -> Option<Self> {
+        let (first_ticket, taken) = (requests.first()?.ticket, now());
+        let rows = requests.iter().map(|request| request.rows).sum();
+        {
+            let mut statistics = intake.statistics.lock();
+            match statistics.reasons.get_mut(reason) {
+                Some(count) => *count += 1,
+                None => drop(statistics.reasons.insert(reason.into(), 1)),
+            }
+        }
+        let outputs = intake.spec.outputs.len();
+        let answering = |request| Answering { request, outputs: Vec::with_capacity(outputs), error: None };
+        let requests = requests.into_iter().map(answering).collect();
+        Some(Self {
+            intake,
+            key,
+            requests,
+            rows,
+            first_ticket,
+            taken,
+            copied_in: 0,
+            copied_out: 0,
+            fallbacks: vec![],
+        })
+    }
+
+    /// Dimensions of an input without the batch dimension.
+    fn dims(&self, input: usize) -> &[i64] {
+        let ranks = self.intake.spec.inputs.iter().map(|tensor| tensor.dims.len());
+        let start: usize = ranks.take(input).sum();
+        &self.key[start..start + self.intake.spec.inputs[input].dims.len()]
+    }
+
+    fn with_rows(&self, rows: u64, dims: &[i64]) -> Vec<i64> {
+        if self.intake.spec.max_batch == 0 {
+            return dims.to_vec();
+        }
+        [&[i64::try_from(rows).unwrap_or(i64::MAX)], dims].concat()
+    }
+
+    fn finish(&mut self, failure: Option<&Error>, input_end: u64, infer_end: u64) {
+        if self.requests.is_empty() {
+            return; // settled already
+        }
+        let output_end = now();
+        let stamps = BatchStamps { taken: self.taken, input_end, infer_end, output_end };
+        let requests = std::mem::take(&mut self.requests);
+        let outcomes: Vec<_> =
+            requests.into_iter().map(|answering| self.outcome(answering, failure)).collect();
+        self.book(&outcomes, &stamps);
+        self.intake.release(self.first_ticket);
+        for (request, outcome) in outcomes {
+            let Request { id, reply, .. } = request;
+            let answer = match outcome {
+                Ok(outputs) => Ok(Reply { spec: self.intake.spec.clone(), id, outputs }),
+                Err(error) => Err(error.of_request(&id)),
+            };
+            let _ = reply.send(answer); // a client that is gone needs no answer
+        }
+    }
+
+    fn outcome(&self, answering: Answering, failure: Option<&Error>) -> (Request, Result<Vec<OutputReply>>) {
+        let Answering { request, outputs, error } = answering;
+        let outcome = match error.or_else(|| failure.cloned()) {
+            Some(error) => Err(error),
+            None => check_regions(&request).map(|()| outputs),
+        };
+        (request, outcome)
+    }
+
+    fn book(&self, outcomes: &[(Request, Result<Vec<OutputReply>>)], stamps: &BatchStamps) {
+        let good = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count() as u64;
+        let mut statistics = self.intake.statistics.lock();
+        if good > 0 {
+            statistics.execution(self.rows, good, stamps);
+        }
+        for (request, outcome) in outcomes {
+            match outcome {
+                Ok(_) => statistics.succeed(request.rows, request.received, request.queued, stamps),
+                Err(_) => statistics.fail.add(1, stamps.output_end.saturating_sub(request.received)),
+            }
+        }
+        statistics.copied_in += self.copied_in;
+        statistics.copied_out += self.copied_out;
+        for name in &self.fallbacks {
+            *statistics.fallbacks.entry(name.clone()).or_default() += 1;
+        }
+    }
+}
+
+/// A region that was truncated meanwhile gave zeros instead of the client's bytes, or lost what was written.
+fn check_regions(request: &Request) -> Result<()> {
+    let inputs = request.inputs.iter().filter_map(|memory| match memory {
+        Memory::Region(slice) => Some(slice),
+        Memory::Inline(_) => None,
+    });
+    let outputs = request.outputs.iter().filter_map(|wanted| match wanted {
+        Wanted::Region(slice) => Some(slice),
+        Wanted::Inline | Wanted::No => None,
+    });
+    inputs.chain(outputs).try_for_each(crate::shm::Slice::check_intact)
+}
+
+fn too_small(spec: &Spec, output: usize, given: usize, needed: usize) -> Error {
+    let (name, model) = (&spec.outputs[output].name, &spec.model);
+    Error::new(
+        Kind::Internal,
+        format!(
+            "shared memory size specified with the request for output '{name}' of model '{model}' ({given} bytes) should be at least {needed} bytes to hold the results"
+        ),
+    )
+}
+
+#[pymethods]
+impl Batch {
+    /// Requests in it.
+    #[getter]
+    fn count(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Sum of their batch sizes.
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// When it left the queue, ns of `now()`.
+    #[getter]
+    fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Shape of an input of the whole batch.
+    fn shape<'py>(&self, py: Python<'py>, input: usize) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.with_rows(self.rows, self.dims(input)))
+    }
+
+    /// Outputs that some request wants, by position.
+    fn wanted(&self) -> Vec<usize> {
+        let wants = |&output: &usize| {
+            self.requests.iter().any(|answering| !matches!(answering.request.outputs[output], Wanted::No))
+        };
+        (0..self.intake.spec.outputs.len()).filter(wants).collect()
+    }
+
+    /// Address of an input where it lies, when its requests are neighbours in memory and it is aligned to its elements;
+    /// `None`: it must be gathered.
+    fn view(&mut self, input: usize) -> Option<usize> {
+        let mut memories = self.requests.iter().map(|answering| &answering.request.inputs[input]);
+        let first = memories.next()?;
+        let mut end = first.address() + first.len();
+        for memory in memories {
+            if memory.address() != end || memory.len() == 0 {
+                return None;
+            }
+            end += memory.len();
+        }
+        if !first.address().is_multiple_of(self.intake.spec.inputs[input].dtype.size()) {
+            self.fallbacks.push("unaligned_input".into());
+            return None;
+        }
+        Some(first.address())
+    }
+
+    /// Copies an input of all requests into `buffer`, one after another.
+    fn gather(&mut self, py: Python<'_>, input: usize, buffer: &Buffer) -> PyResult<()> {
+        let buffer = buffer.inner.as_ref().ok_or_else(given_away)?;
+        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[input].len()).sum();
+        if bytes > buffer.len() {
+            return Err(PyValueError::new_err(format!(
+                "{bytes} bytes do not fit a buffer of {}",
+                buffer.len()
+            )));
+        }
+        let requests = &self.requests;
+        let copy =
+            || buffer::gather(requests.iter().map(|answering| &answering.request.inputs[input]), buffer);
+        self.copied_in += if bytes < SHORT_COPY { copy() } else { py.detach(copy) } as u64;
+        Ok(())
+    }
+
+    /// Address in the client's region where an output of `nbytes` can be computed in place; `None` when the batch has several
+    /// requests, the output goes elsewhere, or the region has too few bytes or the wrong alignment.
+    fn target(&mut self, output: usize, nbytes: usize) -> Option<usize> {
+        let [Answering { request, .. }] = self.requests.as_slice() else { return None };
+        let Wanted::Region(slice) = &request.outputs[output] else { return None };
+        if !slice.address().is_multiple_of(self.intake.spec.outputs[output].dtype.size()) {
+            self.fallbacks.push("unaligned_output".into());
+            return None;
+        }
+        (slice.len() >= nbytes).then(|| slice.address())
+    }
+
+    /// An output is in the client's region already, where `target` said.
+    fn placed(&mut self, output: usize, shape: Vec<i64>) {
+        for answering in &mut self.requests {
+            answering.outputs.push(OutputReply { index: output, shape: shape.clone(), bytes: None });
+        }
+    }
+
+    /// Hands an output of the whole batch to its requests: copied into a region, or as a part of the buffer for a reply. The
+    /// buffer is given away.
+    fn scatter(
+        &mut self,
+        py: Python<'_>,
+        output: usize,
+        shape: Vec<i64>,
+        buffer: &mut Buffer,
+    ) -> PyResult<()> {
+        let spec = self.intake.spec.clone();
+        let dims = if spec.max_batch == 0 { &shape[..] } else { shape.get(1..).unwrap_or_default() };
+        let size = spec.outputs[output].dtype.bytes(dims).unwrap_or(usize::MAX);
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        let whole = buffer.inner.take().ok_or_else(given_away)?;
+        if size.checked_mul(rows) != Some(whole.len())
+            || (spec.max_batch > 0 && shape.first() != Some(&self.rows.cast_signed()))
+        {
+            return Err(PyValueError::new_err(format!(
+                "output '{}' of {rows} rows has shape {shape:?} in {} bytes",
+                spec.outputs[output].name,
+                whole.len()
+            )));
+        }
+        let whole = whole.freeze();
+        let requests = &mut self.requests;
+        let max_batch = spec.max_batch;
+        let mut copied = 0;
+        let mut spread = || {
+            let mut at = 0;
+            for Answering { request, outputs, error } in requests.iter_mut() {
+                let part = whole.slice(at..at + size * usize::try_from(request.rows).unwrap_or(0));
+                at += part.len();
+                let shape = match max_batch {
+                    0 => dims.to_vec(),
+                    _ => [&[request.rows.cast_signed()], dims].concat(),
+                };
+                let bytes = match &request.outputs[output] {
+                    Wanted::No => continue,
+                    Wanted::Inline => Some(part),
+                    Wanted::Region(slice) if slice.len() < part.len() => {
+                        error.get_or_insert(too_small(&spec, output, slice.len(), part.len()));
+                        continue;
+                    }
+                    Wanted::Region(slice) => {
+                        buffer::copy_to_region(&part, slice);
+                        copied += part.len() as u64;
+                        None
+                    }
+                };
+                outputs.push(OutputReply { index: output, shape, bytes });
+            }
+        };
+        if whole.len() < SHORT_COPY {
+            spread()
+        } else {
+            py.detach(spread)
+        }
+        self.copied_out += copied;
+        Ok(())
+    }
+
+    /// Answers each request's `output` with its own `input`: bytes of a message are passed on, those of regions are copied.
+    fn forward(&mut self, py: Python<'_>, output: usize, input: usize) {
+        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[input].len()).sum();
+        let (spec, dims) = (self.intake.spec.clone(), self.dims(input).to_vec());
+        let requests = &mut self.requests;
+        let mut copied = 0;
+        let mut pass = || {
+            for Answering { request, outputs, error } in requests.iter_mut() {
+                let source = &request.inputs[input];
+                let bytes = match &request.outputs[output] {
+                    Wanted::No => continue,
+                    Wanted::Inline => {
+                        let (bytes, did_copy) = source.to_reply();
+                        copied += if did_copy { bytes.len() as u64 } else { 0 };
+                        Some(bytes)
+                    }
+                    Wanted::Region(slice) if slice.len() < source.len() => {
+                        error.get_or_insert(too_small(&spec, output, slice.len(), source.len()));
+                        continue;
+                    }
+                    Wanted::Region(slice) => {
+                        source.copy_into(slice);
+                        copied += source.len() as u64;
+                        None
+                    }
+                };
+                let shape = match spec.max_batch {
+                    0 => dims.clone(),
+                    _ => [&[request.rows.cast_signed()], dims.as_slice()].concat(),
+                };
+                outputs.push(OutputReply { index: output, shape, bytes });
+            }
+        };
+        if bytes < SHORT_COPY {
+            pass()
+        } else {
+            py.detach(pass)
+        }
+        self.copied_out += copied;
+    }
+
+    /// Books a fall-back by its name, and the bytes of output that it copied.
+    fn fell_back(&mut self, name: String, copied_out: u64) {
+        self.fallbacks.push(name);
+        self.copied_out += copied_out;
+    }
+
+    /// Answers all requests. `input_end` and `infer_end` (ns of `now()`) end those stages; *output* ends now.
+    fn settle(&mut self, py: Python<'_>, input_end: u64, infer_end: u64) {
+        py.detach(|| self.finish(None, input_end, infer_end));
+    }
+
+    /// Fails all requests with an error of a kind of `error_table()`.
+    fn fail(&mut self, py: Python<'_>, kind: &str, message: String) {
+        let error = Error::new(Kind::from_name(kind), message);
+        py.detach(|| self.finish(Some(&error), 0, 0));
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if !self.requests.is_empty() {
+            let model = &self.intake.spec.model;
+            let error =
+                Error::new(Kind::Internal, format!("an instance of model '{model}' dropped the request"));
+            self.finish(Some(&error), 0, 0);
+        }
+    }
+}

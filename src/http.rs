@@ -1,0 +1,370 @@
+//! The HTTP door, and the metrics page on a port of its own.
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::{
+    net::TcpStream,
+    sync::{oneshot, watch},
+};
+
+use crate::{
+    binary,
+    buffer::Buffer,
+    control::{Call, Door, Subject},
+    error::{Error, Result},
+    gate::Permit,
+    request::admit,
+    wire::{Wire, told},
+};
+
+const JSON_LENGTH: &str = "inference-header-content-length";
+
+pub(crate) async fn serve(
+    wire: Arc<Wire>,
+    door: Door,
+    stream: TcpStream,
+    local: bool,
+    mut goodbye: watch::Receiver<bool>,
+) {
+    let service = service_fn(|request| {
+        let wire = wire.clone();
+        async move { Ok::<_, Infallible>(answer(&wire, door, local, request).await) }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).half_close(false);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = told(&mut goodbye) => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+async fn answer(wire: &Wire, door: Door, local: bool, request: Request<Incoming>) -> Response<Pieces> {
+    let (head, body) = request.into_parts();
+    let route = match route(door, &head.method, head.uri.path()) {
+        Ok(route) => route,
+        Err(status) => return refusal(status, status.canonical_reason().unwrap_or_default()),
+    };
+    let outcome = match route {
+        Route::Live => return empty(),
+        Route::Ready => {
+            return wire.unready().map_or_else(empty, |reason| refusal(StatusCode::BAD_REQUEST, &reason));
+        }
+        Route::Infer(subject) => infer(wire, &subject, local, &head.headers, body).await,
+        Route::Control(verb, subject) => control(wire, door, verb, subject, local, &head.headers, body).await,
+    };
+    outcome.unwrap_or_else(|error| {
+        let status = StatusCode::from_u16(error.kind.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = refusal(status, &error.message);
+        if head.headers.contains_key(header::CONTENT_ENCODING) {
+            response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        }
+        response
+    })
+}
+
+#[derive(Debug, PartialEq)]
+enum Route {
+    Live,
+    Ready,
+    Infer(Subject),
+    Control(&'static str, Subject),
+}
+
+/// Where a path leads; 404 for one that is unknown, 405 for the wrong method.
+fn route(door: Door, method: &Method, path: &str) -> std::result::Result<Route, StatusCode> {
+    let decoded = percent_decode(path).ok_or(StatusCode::NOT_FOUND)?;
+    let parts: Vec<&str> = decoded.split('/').skip(1).collect();
+    if door == Door::Metrics {
+        let metrics = parts == ["metrics"];
+        return if metrics {
+            allow(method, Method::GET, control_of("Metrics"))
+        } else {
+            Err(StatusCode::NOT_FOUND)
+        };
+    }
+    let [first, rest @ ..] = parts.as_slice() else { return Err(StatusCode::NOT_FOUND) };
+    if *first != "v2" {
+        return Err(StatusCode::NOT_FOUND);
+    }
+    match rest {
+        [] | [""] => allow(method, Method::GET, control_of("ServerMetadata")),
+        ["health", "live"] => allow(method, Method::GET, Route::Live),
+        ["health", "ready"] => allow(method, Method::GET, Route::Ready),
+        ["models", "stats"] => allow(method, Method::GET, control_of("ModelStatistics")),
+        ["models", model, "versions", version, verb @ ..] => model_route(method, model, version, verb),
+        ["models", model, verb @ ..] => model_route(method, model, "", verb),
+        ["repository", "index"] => allow(method, Method::POST, control_of("RepositoryIndex")),
+        ["repository", "models", model, verb @ ("load" | "unload")] => {
+            let name = if *verb == "load" { "RepositoryModelLoad" } else { "RepositoryModelUnload" };
+            allow(method, Method::POST, Route::Control(name, subject(model, "")))
+        }
+        ["trace", "setting"] => get_or_post(method, control_of("TraceSetting")),
+        ["logging"] => get_or_post(method, control_of("LogSettings")),
+        ["systemsharedmemory", rest @ ..] => region_route(
+            method,
+            rest,
+            ["SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"],
+        ),
+        ["cudasharedmemory", rest @ ..] => region_route(
+            method,
+            rest,
+            ["CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"],
+        ),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
+}
+
+fn model_route(
+    method: &Method,
+    model: &str,
+    version: &str,
+    verb: &[&str],
+) -> std::result::Result<Route, StatusCode> {
+    let subject = subject(model, version);
+    let control = |verb| Route::Control(verb, subject.clone());
+    match verb {
+        [] => allow(method, Method::GET, control("ModelMetadata")),
+        ["ready"] => allow(method, Method::GET, control("ModelReady")),
+        ["config"] => allow(method, Method::GET, control("ModelConfig")),
+        ["stats"] => allow(method, Method::GET, control("ModelStatistics")),
+        ["infer"] => allow(method, Method::POST, Route::Infer(subject)),
+        ["generate" | "generate_stream"] => allow(method, Method::POST, control("Generate")),
+        ["trace", "setting"] if version.is_empty() => get_or_post(method, control("TraceSetting")),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
+}
+
+fn region_route(
+    method: &Method,
+    path: &[&str],
+    verbs: [&'static str; 3],
+) -> std::result::Result<Route, StatusCode> {
+    let [status, register, unregister] = verbs;
+    let (region, verb) = match path {
+        ["region", region, verb] => (*region, *verb),
+        [verb] => ("", *verb),
+        _ => return Err(StatusCode::NOT_FOUND),
+    };
+    let control = |verb| Route::Control(verb, Subject { region: region.into(), ..Subject::default() });
+    match verb {
+        "status" => allow(method, Method::GET, control(status)),
+        "register" => allow(method, Method::POST, control(register)),
+        "unregister" => allow(method, Method::POST, control(unregister)),
+        _ => Err(StatusCode::NOT_FOUND),
+    }
+}
+
+fn subject(model: &str, version: &str) -> Subject {
+    Subject { model: model.into(), version: version.into(), ..Subject::default() }
+}
+
+fn control_of(verb: &'static str) -> Route {
+    Route::Control(verb, Subject::default())
+}
+
+fn allow(method: &Method, wanted: Method, route: Route) -> std::result::Result<Route, StatusCode> {
+    if *method == wanted { Ok(route) } else { Err(StatusCode::METHOD_NOT_ALLOWED) }
+}
+
+fn get_or_post(method: &Method, route: Route) -> std::result::Result<Route, StatusCode> {
+    let wanted = if *method == Method::POST { Method::POST } else { Method::GET };
+    allow(method, wanted, route)
+}
+
+fn percent_decode(path: &str) -> Option<String> {
+    if !path.contains('%') {
+        return Some(path.into());
+    }
+    let mut bytes = path.bytes();
+    let mut decoded = Vec::with_capacity(path.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let digits = [bytes.next()?, bytes.next()?];
+            decoded.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    String::from_utf8(decoded).ok()
+}
+
+async fn infer(
+    wire: &Wire,
+    subject: &Subject,
+    local: bool,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<Response<Pieces>> {
+    let json_length = json_length(headers)?;
+    let (body, permit) = read_body(wire, headers, body).await?;
+    let (envelope, formats) = binary::decode(&subject.model, &subject.version, &body, json_length)?;
+    drop(body); // what the request needs of it, it holds
+    let mut ticket = admit(wire, envelope, local, permit)?;
+    ticket.intake().ring();
+    let reply = std::future::poll_fn(|context| ticket.poll(context)).await?;
+    let (pieces, json_length) = binary::encode(reply, &formats)?;
+    let kind = if json_length.is_some() { "application/octet-stream" } else { "application/json" };
+    let mut response = Response::new(Pieces::new(pieces));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if let Some(length) = json_length {
+        response.headers_mut().insert(JSON_LENGTH, HeaderValue::from(length));
+    }
+    Ok(response)
+}
+
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
+    let Some(value) = headers.get(JSON_LENGTH) else { return Ok(None) };
+    let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
+    number.map(Some).ok_or_else(|| {
+        Error::invalid(format!(
+            "invalid Inference-Header-Content-Length: expected the number of JSON bytes, got {value:?}"
+        ))
+    })
+}
+
+async fn control(
+    wire: &Wire,
+    door: Door,
+    verb: &'static str,
+    subject: Subject,
+    local: bool,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<Response<Pieces>> {
+    let (payload, _permit) = read_body(wire, headers, body).await?;
+    let (answer, reply) = oneshot::channel();
+    wire.control.push(Call { door, verb, subject, payload, local, answer })?;
+    let body = reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))?;
+    let kind = if door == Door::Metrics { "text/plain; charset=utf-8" } else { "application/json" };
+    let mut response = Response::new(Pieces::new(vec![body]));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    Ok(response)
+}
+
+/// The whole body: the one frame it came in, or assembled by one copy.
+async fn read_body(wire: &Wire, headers: &HeaderMap, mut body: Incoming) -> Result<(Bytes, Permit)> {
+    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
+        return Err(Error::unsupported(format!("Content-Encoding {encoding:?} is not served yet")));
+    }
+    let announced = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
+    let permit = wire.gate.enter(announced.unwrap_or(0))?;
+    let mut frames: Vec<Bytes> = Vec::new();
+    let mut assembled: Option<Buffer> = None;
+    let mut at = 0;
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|error| Error::invalid(format!("the request ended within its body: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        match (&mut assembled, announced) {
+            (Some(buffer), _) => buffer.write(at, &data),
+            (None, Some(length)) if data.len() < length => {
+                let mut buffer = Buffer::ending_aligned(length);
+                buffer.write(0, &data);
+                assembled = Some(buffer);
+                at = data.len();
+                continue;
+            }
+            (None, _) => frames.push(data.clone()),
+        }
+        at += data.len();
+        if announced.is_none() && at > wire.gate.max_bytes() {
+            return Err(Error::invalid(format!("a chunked body of over {} bytes", wire.gate.max_bytes())));
+        }
+    }
+    let body = match (assembled, frames.as_slice()) {
+        (Some(buffer), _) => buffer.freeze(),
+        (None, [whole]) => whole.clone(),
+        (None, pieces) => {
+            let mut buffer = Buffer::ending_aligned(at);
+            let mut start = 0;
+            for piece in pieces {
+                buffer.write(start, piece);
+                start += piece.len();
+            }
+            buffer.freeze()
+        }
+    };
+    Ok((body, permit))
+}
+
+fn empty() -> Response<Pieces> {
+    Response::new(Pieces::new(vec![]))
+}
+
+fn refusal(status: StatusCode, text: &str) -> Response<Pieces> {
+    let body = serde_json::json!({ "error": text }).to_string();
+    let mut response = Response::new(Pieces::new(vec![body.into()]));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A body of known length in several pieces, none of which is copied.
+struct Pieces {
+    left: VecDeque<Bytes>,
+}
+
+impl Pieces {
+    fn new(pieces: Vec<Bytes>) -> Self {
+        Self { left: pieces.into_iter().filter(|piece| !piece.is_empty()).collect() }
+    }
+}
+
+impl Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.left.pop_front().map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left.iter().map(|piece| piece.len() as u64).sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verb(method: Method, path: &str) -> std::result::Result<Route, StatusCode> {
+        route(Door::Http, &method, path)
+    }
+
+    #[test]
+    fn paths_lead_where_triton_leads_them() {
+        let named = |verb, model: &str, version: &str| Ok(Route::Control(verb, subject(model, version)));
+        assert_eq!(verb(Method::GET, "/v2/health/live"), Ok(Route::Live));
+        assert_eq!(verb(Method::GET, "/v2/models/a"), named("ModelMetadata", "a", ""));
+        assert_eq!(verb(Method::GET, "/v2/models/a/versions/3/stats"), named("ModelStatistics", "a", "3"));
+        assert_eq!(verb(Method::POST, "/v2/models/a%20b/infer"), Ok(Route::Infer(subject("a b", ""))));
+        assert_eq!(verb(Method::GET, "/v2/models/stats"), named("ModelStatistics", "", ""));
+        assert_eq!(verb(Method::GET, "/v2/models/a/infer"), Err(StatusCode::METHOD_NOT_ALLOWED));
+        assert_eq!(verb(Method::GET, "/v3"), Err(StatusCode::NOT_FOUND));
+        assert_eq!(verb(Method::GET, "/v2/models/a/nothing"), Err(StatusCode::NOT_FOUND));
+        assert_eq!(verb(Method::GET, "/v2/%zz"), Err(StatusCode::NOT_FOUND));
+        let region = Subject { region: "r".into(), ..Subject::default() };
+        let register = Route::Control("SystemSharedMemoryRegister", region);
+        assert_eq!(verb(Method::POST, "/v2/systemsharedmemory/region/r/register"), Ok(register));
+    }
+}

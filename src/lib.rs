@@ -1,0 +1,31 @@
+//! The wire of Headrace: HTTP/2 and HTTP/1.1, protobuf and JSON envelopes, shared-memory regions, the queue of pending
+//! requests and the hand-off to Python. It decides nothing that a model owner might want to read or change, it never calls
+//! Python, and no thread of it ever waits for the interpreter.
+mod binary;
+mod buffer;
+mod control;
+mod dtype;
+mod envelope;
+mod error;
+mod gate;
+mod grpc;
+mod handoff;
+mod http;
+mod models;
+mod pending;
+mod proto;
+mod python;
+mod request;
+mod shm;
+mod stamps;
+mod wire;
+
+#[pyo3::pymodule]
+mod _wire {
+    #[pymodule_export]
+    use crate::{
+        error::{WireError, error_table},
+        handoff::{Batch, Buffer, Intake, Statistics},
+        python::{Call, Wire, descriptors, now},
+    };
+}

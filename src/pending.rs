@@ -1,0 +1,359 @@
+//! The requests of one model version that wait for an instance, in one lane for each shape.
+//!
+//! Doors push and ring; instance threads wait for what the policy asked for and take what it decides. A request leaves its
+//! lane when it is taken, when its client is gone, or when the intake closes.
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot;
+
+use crate::{
+    buffer::Memory,
+    dtype::Dtype,
+    error::{Error, Result},
+    gate::Permit,
+    shm::Slice,
+    stamps::{Statistics, now},
+};
+
+/// Empty lanes that are kept for the next request of their shape.
+const IDLE_LANES: usize = 16;
+
+pub(crate) struct TensorSpec {
+    pub(crate) name: String,
+    pub(crate) dtype: Dtype,
+    /// Without the batch dimension; -1 where any extent is accepted.
+    pub(crate) dims: Vec<i64>,
+}
+
+/// What a loaded model version accepts and answers.
+pub(crate) struct Spec {
+    pub(crate) model: String,
+    pub(crate) version: i64,
+    /// 0: requests are not batched and shapes are whole.
+    pub(crate) max_batch: i64,
+    pub(crate) inputs: Vec<TensorSpec>,
+    pub(crate) outputs: Vec<TensorSpec>,
+}
+
+/// Where one output of a request goes.
+pub(crate) enum Wanted {
+    No,
+    Inline,
+    Region(Slice),
+}
+
+pub(crate) struct OutputReply {
+    /// Position in the model's outputs.
+    pub(crate) index: usize,
+    pub(crate) shape: Vec<i64>,
+    /// `None`: the bytes are in the client's region.
+    pub(crate) bytes: Option<Bytes>,
+}
+
+pub(crate) struct Reply {
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) id: String,
+    pub(crate) outputs: Vec<OutputReply>,
+}
+
+/// An admitted request, frozen but for where it waits.
+pub(crate) struct Request {
+    /// Set by `push`; grows with every request, so lanes are sorted by it.
+    pub(crate) ticket: u64,
+    pub(crate) id: String,
+    pub(crate) rows: u64,
+    /// One for each input of the model, in its order.
+    pub(crate) inputs: Vec<Memory>,
+    /// One for each output of the model, in its order.
+    pub(crate) outputs: Vec<Wanted>,
+    pub(crate) received: u64,
+    pub(crate) queued: u64,
+    pub(crate) reply: oneshot::Sender<Result<Reply>>,
+    /// Given back with the request.
+    #[allow(dead_code)]
+    pub(crate) permit: Permit,
+}
+
+/// The input shapes of a request, one after another and without batch dimensions: only equal ones share a batch.
+pub(crate) type ShapeKey = Box<[i64]>;
+
+struct Lane {
+    key: ShapeKey,
+    requests: VecDeque<Request>,
+    rows: u64,
+}
+
+/// What the policy sees of a lane.
+pub(crate) struct LaneView {
+    pub(crate) lane: u64,
+    pub(crate) oldest: u64,
+    /// Rows of the waiting requests, oldest first, until they pass the limit of one batch.
+    pub(crate) rows: Vec<u64>,
+}
+
+/// Rows that a lane must reach to be worth a decision, by lane; any other lane is worth one as soon as it has a row.
+pub(crate) type Thresholds = Vec<(u64, u64)>;
+
+/// An instance thread that sleeps until a lane reaches its threshold.
+struct Sleeper {
+    thresholds: Thresholds,
+    bell: Condvar,
+}
+
+#[derive(Default)]
+struct Lanes {
+    by_key: HashMap<ShapeKey, u64>,
+    lanes: BTreeMap<u64, Lane>,
+    next_lane: u64,
+    next_ticket: u64,
+    sleepers: VecDeque<Arc<Sleeper>>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Phase {
+    #[default]
+    Open,
+    /// What waits is still served, and nothing waits for company.
+    Draining,
+    Closed,
+}
+
+/// A snapshot for the policy; `None` from `wait` means the intake is closed.
+pub(crate) struct Pending {
+    pub(crate) now: u64,
+    pub(crate) draining: bool,
+    pub(crate) lanes: Vec<LaneView>,
+}
+
+impl Lanes {
+    fn push(&mut self, key: ShapeKey, mut request: Request) -> u64 {
+        request.ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let ticket = request.ticket;
+        let number = *self.by_key.entry(key).or_insert_with_key(|key| {
+            let lane = Lane { key: key.clone(), requests: VecDeque::new(), rows: 0 };
+            self.lanes.insert(self.next_lane, lane);
+            self.next_lane += 1;
+            self.next_lane - 1
+        });
+        if let Some(lane) = self.lanes.get_mut(&number) {
+            lane.rows += request.rows;
+            lane.requests.push_back(request);
+        }
+        ticket
+    }
+
+    fn reaches(&self, thresholds: &Thresholds) -> bool {
+        self.lanes.iter().any(|(number, lane)| {
+            let own = thresholds.iter().find(|(other, _)| other == number);
+            lane.rows >= own.map_or(1, |&(_, rows)| rows)
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lanes.values().all(|lane| lane.requests.is_empty())
+    }
+
+    /// Up to `count` requests from the front of a lane, and its key.
+    fn take(&mut self, number: u64, count: usize) -> Option<(ShapeKey, Vec<Request>)> {
+        let lane = self.lanes.get_mut(&number)?;
+        let count = count.min(lane.requests.len());
+        let requests: Vec<_> = lane.requests.drain(..count).collect();
+        lane.rows -= requests.iter().map(|request| request.rows).sum::<u64>();
+        let key = lane.key.clone();
+        self.forget_if_idle(number);
+        Some((key, requests))
+    }
+
+    fn remove(&mut self, ticket: u64) -> Option<Request> {
+        let (number, request) = self.lanes.iter_mut().find_map(|(&number, lane)| {
+            let at = lane.requests.binary_search_by_key(&ticket, |request| request.ticket).ok()?;
+            let request = lane.requests.remove(at)?;
+            lane.rows -= request.rows;
+            Some((number, request))
+        })?;
+        self.forget_if_idle(number);
+        Some(request)
+    }
+
+    fn forget_if_idle(&mut self, number: u64) {
+        if self.lanes.len() > IDLE_LANES
+            && self.lanes.get(&number).is_some_and(|lane| lane.requests.is_empty())
+        {
+            if let Some(lane) = self.lanes.remove(&number) {
+                self.by_key.remove(&lane.key);
+            }
+        }
+    }
+
+    fn view(&self, limit: u64) -> Vec<LaneView> {
+        let view = |(&lane, waiting): (&u64, &Lane)| {
+            let oldest = waiting.requests.front()?.queued;
+            let mut sum = 0;
+            let fits = |request: &&Request| {
+                let fits = sum <= limit;
+                sum += request.rows;
+                fits
+            };
+            let rows = waiting.requests.iter().take_while(fits).map(|request| request.rows).collect();
+            Some(LaneView { lane, oldest, rows })
+        };
+        self.lanes.iter().filter_map(view).collect()
+    }
+
+    /// Wakes the first sleeper that has what it sleeps for; it rings on after it took its part.
+    fn ring(&mut self) {
+        if let Some(at) = self.sleepers.iter().position(|sleeper| self.reaches(&sleeper.thresholds))
+            && let Some(sleeper) = self.sleepers.remove(at)
+        {
+            sleeper.bell.notify_one();
+        }
+    }
+
+    fn wake_all(&mut self) {
+        self.sleepers.drain(..).for_each(|sleeper| {
+            sleeper.bell.notify_one();
+        });
+    }
+}
+
+/// The requests that wait for one model version, and its statistics.
+pub(crate) struct Intake {
+    pub(crate) spec: Arc<Spec>,
+    pub(crate) statistics: Mutex<Statistics>,
+    lanes: Mutex<Lanes>,
+    /// When each batch that an instance still holds was taken.
+    held: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Intake {
+    pub(crate) fn new(spec: Spec) -> Self {
+        Self {
+            spec: Arc::new(spec),
+            statistics: Mutex::default(),
+            lanes: Mutex::default(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// Adds a request without waking anyone (`ring` does) and returns its ticket.
+    ///
+    /// # Errors
+    /// `Unavailable` when the intake is closed.
+    pub(crate) fn push(&self, key: ShapeKey, request: Request) -> Result<u64> {
+        let mut lanes = self.lanes.lock();
+        if lanes.phase == Phase::Closed {
+            let Spec { model, version, .. } = &*self.spec;
+            return Err(Error::unavailable(format!(
+                "Request for unknown model: '{model}' version {version} is not at ready state"
+            )));
+        }
+        Ok(lanes.push(key, request))
+    }
+
+    /// Wakes an instance thread that waits for as many rows as there are now.
+    pub(crate) fn ring(&self) {
+        self.lanes.lock().ring();
+    }
+
+    /// Takes back a request that still waits: its client does not want it any more.
+    pub(crate) fn cancel(&self, ticket: u64) {
+        if self.lanes.lock().remove(ticket).is_some() {
+            self.statistics.lock().cancelled += 1;
+        }
+    }
+
+    /// Requests that wait now.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lanes.lock().lanes.values().map(|lane| lane.requests.len()).sum()
+    }
+
+    /// Sleeps until some lane reaches its threshold, or `until` (ns) is reached, or nothing more will come; then tells what
+    /// waits.
+    pub(crate) fn wait(&self, thresholds: &Thresholds, until: Option<u64>, limit: u64) -> Option<Pending> {
+        let mut lanes = self.lanes.lock();
+        loop {
+            let now = now();
+            if lanes.phase == Phase::Closed {
+                return None;
+            }
+            let draining = lanes.phase == Phase::Draining;
+            if lanes.reaches(thresholds) || until.is_some_and(|until| until <= now) || (draining && !lanes.is_empty()) {
+                return Some(Pending { now, draining, lanes: lanes.view(limit) });
+            }
+            sleep(&mut lanes, thresholds, until.map(|until| until - now));
+        }
+    }
+
+    /// Up to `count` requests from the front of `lane`; fewer, or none, when another thread was faster.
+    pub(crate) fn take(&self, lane: u64, count: usize) -> Option<(ShapeKey, Vec<Request>)> {
+        let mut lanes = self.lanes.lock();
+        let (key, requests) = lanes.take(lane, count)?;
+        lanes.ring();
+        drop(lanes);
+        if let Some(first) = requests.first() {
+            self.held.lock().push((first.ticket, now()));
+        }
+        Some((key, requests))
+    }
+
+    /// An instance is done with the batch whose first request has this ticket.
+    pub(crate) fn release(&self, ticket: u64) {
+        let mut held = self.held.lock();
+        if let Some(at) = held.iter().position(|&(first, _)| first == ticket) {
+            held.swap_remove(at);
+        }
+    }
+
+    /// Batches that instances hold now, and when the oldest of them was taken.
+    pub(crate) fn held(&self) -> (usize, Option<u64>) {
+        let held = self.held.lock();
+        (held.len(), held.iter().map(|&(_, since)| since).min())
+    }
+
+    /// What waits is served at once from now on.
+    pub(crate) fn drain(&self) {
+        let mut lanes = self.lanes.lock();
+        if lanes.phase == Phase::Open {
+            lanes.phase = Phase::Draining;
+        }
+        lanes.wake_all();
+    }
+
+    /// Ends the intake: threads that wait get `None`, requests that wait get an error.
+    pub(crate) fn close(&self) {
+        let left: Vec<Lane> = {
+            let mut lanes = self.lanes.lock();
+            lanes.phase = Phase::Closed;
+            lanes.wake_all();
+            lanes.by_key.clear();
+            std::mem::take(&mut lanes.lanes).into_values().collect()
+        };
+        let model = &self.spec.model;
+        for request in left.into_iter().flat_map(|lane| lane.requests) {
+            let error =
+                Error::unavailable(format!("model '{model}' was unloaded before the request was executed"));
+            self.statistics.lock().fail.add(1, now().saturating_sub(request.received));
+            let _ = request.reply.send(Err(error.of_request(&request.id)));
+        }
+    }
+}
+
+fn sleep(lanes: &mut MutexGuard<'_, Lanes>, thresholds: &Thresholds, nanoseconds: Option<u64>) {
+    let sleeper = Arc::new(Sleeper { thresholds: thresholds.clone(), bell: Condvar::new() });
+    lanes.sleepers.push_back(sleeper.clone());
+    match nanoseconds {
+        Some(nanoseconds) => {
+            sleeper.bell.wait_for(lanes, Duration::from_nanos(nanoseconds));
+        }
+        None => sleeper.bell.wait(lanes),
+    }
+    lanes.sleepers.retain(|other| !Arc::ptr_eq(other, &sleeper));
+}

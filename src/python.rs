@@ -1,0 +1,239 @@
+//! The wire as Python sees it: start and stop, models, regions, and the calls that control answers.
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use pyo3::{exceptions::PyValueError, prelude::*};
+use tokio::{runtime::Runtime, sync::oneshot};
+
+use crate::{
+    control::{self, Door, Subject},
+    error::{Error, Kind, Result},
+    gate::Gate,
+    handoff::Intake,
+    shm, stamps, wire,
+    wire::ClientShm,
+};
+
+/// The `FileDescriptorSet` of `proto/`, serialised.
+#[pyfunction]
+pub(crate) fn descriptors() -> &'static [u8] {
+    include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"))
+}
+
+/// Monotonic nanoseconds: the clock of all stamps.
+#[pyfunction]
+pub(crate) fn now() -> u64 {
+    stamps::now()
+}
+
+/// The doors and what they share.
+#[pyclass(frozen, module = "headrace._wire")]
+pub(crate) struct Wire {
+    inner: Arc<wire::Wire>,
+    runtime: Mutex<Option<Runtime>>,
+}
+
+type RegionRow = (String, String, usize, usize, usize);
+
+#[pymethods]
+impl Wire {
+    /// `client_shm` is "true", "local" or "false"; `threads` 0 chooses by the number of cores.
+    #[new]
+    #[pyo3(signature = (*, client_shm, max_requests, max_bytes, stall_secs, threads = 0))]
+    fn new(
+        client_shm: &str,
+        max_requests: usize,
+        max_bytes: usize,
+        stall_secs: f64,
+        threads: usize,
+    ) -> PyResult<Self> {
+        let client_shm = match client_shm {
+            "true" => ClientShm::Always,
+            "local" => ClientShm::Local,
+            "false" => ClientShm::Never,
+            other => {
+                return Err(PyValueError::new_err(format!("client_shm is true, local or false, not {other}")));
+            }
+        };
+        shm::guard_against_truncation();
+        let stall = Duration::try_from_secs_f64(stall_secs)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(if threads == 0 { wire::default_threads() } else { threads })
+            .thread_name("wire")
+            .enable_all()
+            .build()?;
+        let inner = Arc::new(wire::Wire::new(Gate::new(max_requests, max_bytes), client_shm, stall));
+        Ok(Self { inner, runtime: Mutex::new(Some(runtime)) })
+    }
+
+    /// Opens a door ("grpc", "http" or "metrics") and returns its port; port 0 takes a free one.
+    fn listen(&self, door: &str, address: &str, port: u16) -> PyResult<u16> {
+        let door = match door {
+            "grpc" => Door::Grpc,
+            "http" => Door::Http,
+            "metrics" => Door::Metrics,
+            other => {
+                return Err(PyValueError::new_err(format!("a door is grpc, http or metrics, not {other}")));
+            }
+        };
+        let runtime = self.runtime.lock();
+        let runtime = runtime.as_ref().ok_or_else(|| PyValueError::new_err("the wire is closed"))?;
+        let listener = wire::bind(runtime, door, address, port)?;
+        let port = listener.local_addr()?.port();
+        runtime.spawn(wire::accept(self.inner.clone(), door, listener));
+        Ok(port)
+    }
+
+    fn set_ready(&self, ready: bool) {
+        self.inner.set_ready(ready);
+    }
+
+    /// Why the server is not ready; `None` when it is.
+    fn unready(&self) -> Option<String> {
+        self.inner.unready()
+    }
+
+    /// Requests for this model version go to `intake` from now on.
+    fn publish(&self, intake: &Intake) {
+        self.inner.models.publish(intake.inner.clone());
+    }
+
+    /// The version is known and can not be asked now.
+    fn withdraw(&self, model: &str, version: i64) {
+        self.inner.models.withdraw(model, version);
+    }
+
+    /// The model is not known any more.
+    fn forget(&self, model: &str) {
+        self.inner.models.forget(model);
+    }
+
+    /// The next control call; `None` after `patience` seconds without one.
+    fn pull(&self, py: Python<'_>, patience: f64) -> Option<Call> {
+        let patience = Duration::try_from_secs_f64(patience).unwrap_or_default();
+        let call = py.detach(|| self.inner.control.pull(patience))?;
+        let control::Call { door, verb, subject, payload, local, answer } = call;
+        let payload = payload.to_vec();
+        Some(Call { door: door.name(), verb, subject, payload, local, answer: Mutex::new(Some(answer)) })
+    }
+
+    /// # Errors
+    /// `WireError` as `shm::Regions::register` has it.
+    fn register_region(&self, name: &str, key: &str, offset: u64, byte_size: u64, local: bool) -> Result<()> {
+        self.check_shm(local)?;
+        self.inner.regions.register(name, key, offset, byte_size)
+    }
+
+    /// Forgets one region; false when there was none of that name.
+    fn unregister_region(&self, name: &str, local: bool) -> Result<bool> {
+        self.check_shm(local)?;
+        Ok(self.inner.regions.unregister(name))
+    }
+
+    /// Forgets all regions and tells how many there were.
+    fn unregister_all_regions(&self, local: bool) -> Result<usize> {
+        self.check_shm(local)?;
+        Ok(self.inner.regions.unregister_all())
+    }
+
+    /// `(name, key, offset, byte size, leases)` of one region or of all.
+    #[pyo3(signature = (name = None))]
+    fn regions(&self, name: Option<&str>) -> Result<Vec<RegionRow>> {
+        let rows = self.inner.regions.status(name)?;
+        Ok(rows.into_iter().map(|row| (row.name, row.key, row.offset, row.length, row.leases)).collect())
+    }
+
+    /// Requests that hold a permit.
+    fn in_flight(&self) -> usize {
+        self.inner.gate.in_flight()
+    }
+
+    /// Connections that are open.
+    fn connections(&self) -> u64 {
+        self.inner.connections()
+    }
+
+    /// Ready turns false and new requests are refused; those in flight go on.
+    fn begin_stop(&self) {
+        self.inner.begin_stop();
+    }
+
+    /// Asks clients to leave; connections close when their calls are answered.
+    fn say_goodbye(&self) {
+        self.inner.say_goodbye();
+    }
+
+    /// Ends the threads of the doors.
+    fn close(&self, py: Python<'_>) {
+        self.inner.control.close();
+        if let Some(runtime) = self.runtime.lock().take() {
+            py.detach(|| runtime.shutdown_timeout(Duration::from_secs(1)));
+        }
+    }
+}
+
+impl Wire {
+    fn check_shm(&self, local: bool) -> Result<()> {
+        self.inner.client_shm.refuses(local).map_or(Ok(()), Err)
+    }
+}
+
+/// A control call that waits for its answer; dropped without one, the client gets an error.
+#[pyclass(frozen, module = "headrace._wire")]
+pub(crate) struct Call {
+    #[pyo3(get)]
+    door: &'static str,
+    #[pyo3(get)]
+    verb: &'static str,
+    subject: Subject,
+    payload: Vec<u8>,
+    #[pyo3(get)]
+    local: bool,
+    answer: Mutex<Option<oneshot::Sender<Result<bytes::Bytes>>>>,
+}
+
+#[pymethods]
+impl Call {
+    /// Model of the HTTP path, or empty.
+    #[getter]
+    fn model(&self) -> &str {
+        &self.subject.model
+    }
+
+    /// Version of the HTTP path, or empty.
+    #[getter]
+    fn version(&self) -> &str {
+        &self.subject.version
+    }
+
+    /// Region of the HTTP path, or empty.
+    #[getter]
+    fn region(&self) -> &str {
+        &self.subject.region
+    }
+
+    /// The message or the JSON body.
+    #[getter]
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Sends the response message, JSON or text.
+    fn answer(&self, body: Vec<u8>) {
+        self.send(Ok(body.into()));
+    }
+
+    /// Sends an error of a kind of `error_table()`.
+    fn fail(&self, kind: &str, message: String) {
+        self.send(Err(Error::new(Kind::from_name(kind), message)));
+    }
+}
+
+impl Call {
+    fn send(&self, outcome: Result<bytes::Bytes>) {
+        if let Some(answer) = self.answer.lock().take() {
+            let _ = answer.send(outcome);
+        }
+    }
+}

@@ -1,0 +1,509 @@
+//! System shared memory: the regions that clients registered, their mappings, and the leases that requests hold on them.
+//!
+//! Client memory is hostile: it can be truncated under a read. A SIGBUS handler puts a zero page in place of a page that is
+//! gone and marks the mapping poisoned, so that only the requests on it fail. One of the two files with `unsafe`.
+#![allow(unsafe_code)]
+use std::{
+    collections::HashMap,
+    ffi::CString,
+    fs::File,
+    io,
+    os::{
+        fd::{AsRawFd, FromRawFd},
+        unix::fs::MetadataExt,
+    },
+    ptr,
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{
+            AtomicBool, AtomicUsize,
+            Ordering::{Acquire, Relaxed, Release},
+        },
+    },
+};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::error::{Error, Kind, Result};
+
+/// Keys that Triton's Python backend keeps for itself.
+const RESERVED_PREFIX: &str = "triton_python_backend_shm_region_";
+
+/// The address range of one mapping, where a signal handler can find it.
+struct Guard {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    poisoned: AtomicBool,
+}
+
+static GUARDS: [Guard; 4096] = [const {
+    Guard { start: AtomicUsize::new(0), end: AtomicUsize::new(0), poisoned: AtomicBool::new(false) }
+}; 4096];
+static CLAIM: Mutex<()> = Mutex::new(());
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+fn claim_guard(start: usize, length: usize) -> Option<&'static Guard> {
+    let _claim = CLAIM.lock();
+    let guard = GUARDS.iter().find(|guard| guard.start.load(Relaxed) == 0)?;
+    guard.poisoned.store(false, Relaxed);
+    guard.end.store(start + length, Relaxed);
+    guard.start.store(start, Release);
+    Some(guard)
+}
+
+extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid `siginfo_t` to a handler installed with SA_SIGINFO.
+    let address = unsafe { (*info).si_addr() } as usize;
+    let hit = GUARDS.iter().find(|guard| {
+        let start = guard.start.load(Acquire);
+        start != 0 && (start..guard.end.load(Relaxed)).contains(&address)
+    });
+    match hit {
+        Some(guard) if map_zero_page(address) => guard.poisoned.store(true, Release),
+        _ => pass_on(signal, info, context),
+    }
+}
+
+/// Puts a private zero page over the page of `address`. Async-signal-safe: two plain system calls.
+fn map_zero_page(address: usize) -> bool {
+    // SAFETY: the page belongs to a mapping of ours, so nothing else can lose its memory by MAP_FIXED.
+    unsafe {
+        let page = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)).unwrap_or(4096);
+        let start = (address & !(page - 1)) as *mut libc::c_void;
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(start, page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) == start
+    }
+}
+
+/// A fault that is not ours goes where it went before this handler was there.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let Some(previous) = PREVIOUS.get() else { return };
+    let handler = previous.sa_sigaction;
+    // SAFETY: the handler was installed by someone with the signature that its flags say.
+    unsafe {
+        if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+            libc::sigaction(signal, previous, ptr::null_mut()); // the faulting instruction runs again and ends the process
+        } else if previous.sa_flags & libc::SA_SIGINFO != 0 {
+            let call: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+                std::mem::transmute(handler);
+            call(signal, info, context);
+        } else {
+            let call: extern "C" fn(libc::c_int) = std::mem::transmute(handler);
+            call(signal);
+        }
+    }
+}
+
+/// Installs the SIGBUS handler; once is enough, further calls do nothing.
+pub(crate) fn guard_against_truncation() {
+    PREVIOUS.get_or_init(|| {
+        // SAFETY: plain sigaction with a handler that lives as long as the process. SA_ONSTACK and SA_NODEFER let a
+        // previous handler behave as it would alone.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            let mut previous: libc::sigaction = std::mem::zeroed();
+            let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
+            action.sa_sigaction = handler as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            libc::sigaction(libc::SIGBUS, &raw const action, &raw mut previous);
+            previous
+        }
+    });
+}
+
+/// A whole shared-memory object in our address space. Unmapped when the last lease on it ends.
+struct Mapping {
+    address: usize,
+    length: usize,
+    guard: &'static Guard,
+}
+
+impl Mapping {
+    fn new(file: &File, length: usize) -> std::result::Result<Self, String> {
+        // SAFETY: a fresh shared mapping of an open descriptor; the kernel chooses the address.
+        let address = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error().to_string());
+        }
+        let address = address as usize;
+        match claim_guard(address, length) {
+            Some(guard) => Ok(Self { address, length, guard }),
+            None => {
+                unmap(address, length);
+                Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
+            }
+        }
+    }
+
+    fn poisoned(&self) -> bool {
+        self.guard.poisoned.load(Acquire)
+    }
+}
+
+fn unmap(address: usize, length: usize) {
+    // SAFETY: the range is one that `Mapping::new` mapped and nobody can reach any more.
+    unsafe { libc::munmap(address as *mut libc::c_void, length) };
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.guard.start.store(0, Release);
+        unmap(self.address, self.length);
+    }
+}
+
+/// A lease on a part of a region: it stays mapped while the lease lives, whatever the client unregisters or unlinks.
+#[derive(Clone)]
+pub(crate) struct Slice {
+    mapping: Arc<Mapping>,
+    address: usize,
+    length: usize,
+    region: Arc<str>,
+}
+
+impl Slice {
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// # Errors
+    /// `InvalidArgument` when the client took memory away that a lease on this mapping covers.
+    pub(crate) fn check_intact(&self) -> Result<()> {
+        if !self.mapping.poisoned() {
+            return Ok(());
+        }
+        let region = &self.region;
+        Err(Error::invalid(format!(
+            "shared memory region '{region}' was truncated while it was in use; register it again at its new size"
+        )))
+    }
+}
+
+struct Region {
+    name: Arc<str>,
+    key: String,
+    offset: usize,
+    length: usize,
+    mapping: Arc<Mapping>,
+}
+
+/// A row of the status verb.
+pub(crate) struct RegionStatus {
+    pub(crate) name: String,
+    pub(crate) key: String,
+    pub(crate) offset: usize,
+    pub(crate) length: usize,
+    /// Requests that hold a part of its mapping now, under whatever name.
+    pub(crate) leases: usize,
+}
+
+#[derive(Default)]
+pub(crate) struct Regions {
+    table: RwLock<HashMap<Arc<str>, Region>>,
+    /// One mapping for each (device, inode): names that share a key share it, as long as the file keeps its size.
+    mappings: Mutex<HashMap<(u64, u64), Weak<Mapping>>>,
+}
+
+impl Regions {
+    /// Maps the object `key` and registers its bytes `offset .. offset + length` as `name`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a key or bounds that cannot be, `AlreadyExists` for a taken name, `Internal` when the object
+    /// cannot be opened.
+    pub(crate) fn register(&self, name: &str, key: &str, offset: u64, length: u64) -> Result<()> {
+        let bare = check_key(name, key)?;
+        let taken =
+            || Error::new(Kind::AlreadyExists, format!("shared memory region '{name}' already in manager"));
+        if name.is_empty() {
+            return Err(Error::invalid("shared memory region has no name"));
+        }
+        if self.table.read().contains_key(name) {
+            return Err(taken());
+        }
+        let file = open_object(name, key, bare)?;
+        let (offset, length, size) = check_bounds(name, key, offset, length, &file)?;
+        let mapping = self.map(&file, size).map_err(|reason| {
+            Error::invalid(format!(
+                "failed to register shared memory region '{name}': unable to process address space: {reason}"
+            ))
+        })?;
+        let mut table = self.table.write();
+        if table.contains_key(name) {
+            return Err(taken());
+        }
+        let name: Arc<str> = name.into();
+        table.insert(name.clone(), Region { name, key: key.into(), offset, length, mapping });
+        Ok(())
+    }
+
+    fn map(&self, file: &File, size: usize) -> std::result::Result<Arc<Mapping>, String> {
+        let about = file.metadata().map_err(|error| error.to_string())?;
+        let mut mappings = self.mappings.lock();
+        mappings.retain(|_, mapping| mapping.strong_count() > 0);
+        let identity = (about.dev(), about.ino());
+        if let Some(mapping) = mappings.get(&identity).and_then(Weak::upgrade)
+            && mapping.length == size
+            && !mapping.poisoned()
+        {
+            return Ok(mapping);
+        }
+        let mapping = Arc::new(Mapping::new(file, size)?);
+        mappings.insert(identity, Arc::downgrade(&mapping));
+        Ok(mapping)
+    }
+
+    /// Forgets `name`; its mapping stays for the leases on it. Unknown names are fine, as in Triton.
+    pub(crate) fn unregister(&self, name: &str) -> bool {
+        self.table.write().remove(name).is_some()
+    }
+
+    /// Forgets all names, and tells how many there were.
+    pub(crate) fn unregister_all(&self) -> usize {
+        self.table.write().drain().count()
+    }
+
+    /// One region, or all of them sorted by name.
+    ///
+    /// # Errors
+    /// `NotFound` for a name that is not registered.
+    pub(crate) fn status(&self, name: Option<&str>) -> Result<Vec<RegionStatus>> {
+        let table = self.table.read();
+        let row = |region: &Region| {
+            let names = table.values().filter(|other| Arc::ptr_eq(&other.mapping, &region.mapping)).count();
+            RegionStatus {
+                name: region.name.to_string(),
+                key: region.key.clone(),
+                offset: region.offset,
+                length: region.length,
+                leases: Arc::strong_count(&region.mapping).saturating_sub(names),
+            }
+        };
+        match name {
+            Some(name) => Ok(vec![row(table.get(name).ok_or_else(|| unknown(name))?)]),
+            None => {
+                let mut rows: Vec<_> = table.values().map(row).collect();
+                rows.sort_by(|a, b| a.name.cmp(&b.name));
+                Ok(rows)
+            }
+        }
+    }
+
+    /// A lease on `length` bytes from `offset` on within region `name`.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown region, `InvalidArgument` for bytes that it does not have.
+    pub(crate) fn lease(&self, name: &str, offset: u64, length: u64) -> Result<Slice> {
+        let table = self.table.read();
+        let region = table.get(name).ok_or_else(|| unknown(name))?;
+        let size = region.length as u64;
+        if offset > size || (offset == size && length > 0) {
+            return Err(Error::invalid(format!(
+                "Invalid offset for shared memory region: '{name}': offset {offset} is not within its {size} bytes"
+            )));
+        }
+        let end = offset.checked_add(length).ok_or_else(|| {
+            Error::invalid(format!(
+                "Integer overflow detected: offset {offset} + byte size {length} in shared memory region '{name}'"
+            ))
+        })?;
+        if end > size {
+            return Err(Error::invalid(format!(
+                "Invalid offset + byte size for shared memory region: '{name}': {offset} + {length} is over its {size} bytes"
+            )));
+        }
+        let mapping = region.mapping.clone();
+        let start = mapping.address + region.offset + usize::try_from(offset).unwrap_or(usize::MAX);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let slice = Slice { mapping, address: start, length, region: region.name.clone() };
+        slice.check_intact()?;
+        Ok(slice)
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::not_found(format!("Unable to find shared memory region: '{name}'"))
+}
+
+/// The key without its leading slash.
+fn check_key<'a>(name: &str, key: &'a str) -> Result<&'a str> {
+    let bare = key.trim_start_matches('/');
+    let wrong = |what: &str| {
+        Error::invalid(format!("invalid shm key '{key}' for shared memory region '{name}': {what}"))
+    };
+    if bare.is_empty() {
+        return Err(wrong("it names nothing"));
+    }
+    if bare.contains('/') || bare == "." || bare == ".." {
+        return Err(wrong("it must be one name, without directories"));
+    }
+    if bare.contains('\0') || bare.len() > 254 {
+        return Err(wrong("it must be at most 254 bytes without NUL"));
+    }
+    if bare.starts_with(RESERVED_PREFIX) {
+        return Err(wrong(&format!("it contains the reserved prefix '{RESERVED_PREFIX}'")));
+    }
+    Ok(bare)
+}
+
+fn open_object(name: &str, key: &str, bare: &str) -> Result<File> {
+    let path = CString::new(format!("/{bare}")).unwrap_or_default();
+    // SAFETY: a NUL-terminated path; the descriptor is ours and `File` closes it.
+    let opened = unsafe {
+        match libc::shm_open(path.as_ptr(), libc::O_RDWR | libc::O_CLOEXEC, 0) {
+            descriptor if descriptor >= 0 => Ok(File::from_raw_fd(descriptor)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    opened.map_err(|error| {
+        let hint = match error.raw_os_error() {
+            Some(libc::ENOENT) => format!(
+                "there is no /dev/shm/{bare} here: check the key, and if client and server are in containers, that they share IPC (--ipc=host or one /dev/shm)"
+            ),
+            Some(libc::EACCES | libc::EPERM) => {
+                format!("the server's user may not read and write /dev/shm/{bare}: check its owner and mode")
+            }
+            _ => format!("check /dev/shm/{bare}"),
+        };
+        Error::new(
+            Kind::Internal,
+            format!("Unable to open shared memory region: '{name}' with key '{key}': {error}; {hint}"),
+        )
+    })
+}
+
+/// `(offset, length, size of the object)`, all of them within the object.
+fn check_bounds(
+    name: &str,
+    key: &str,
+    offset: u64,
+    length: u64,
+    file: &File,
+) -> Result<(usize, usize, usize)> {
+    let wrong = |what: String| {
+        Error::invalid(format!("failed to register shared memory region '{name}': invalid args: {what}"))
+    };
+    let size = file.metadata().map_err(|error| wrong(error.to_string()))?.len();
+    if length == 0 {
+        return Err(wrong("byte size is 0".into()));
+    }
+    let end = offset
+        .checked_add(length)
+        .ok_or_else(|| wrong(format!("offset {offset} + byte size {length} does not fit 64 bits")))?;
+    if end > size {
+        return Err(wrong(format!(
+            "offset {offset} + byte size {length} is over the {size} bytes of '{key}'"
+        )));
+    }
+    let native = |value: u64| usize::try_from(value).map_err(|error| wrong(error.to_string()));
+    Ok((native(offset)?, native(length)?, native(size)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    struct Object(String);
+
+    impl Object {
+        fn new(tag: &str, size: u64) -> Self {
+            let key = format!("headrace_unit_{tag}_{}", std::process::id());
+            File::create(format!("/dev/shm/{key}")).unwrap().set_len(size).unwrap();
+            Self(key)
+        }
+        fn path(&self) -> String {
+            format!("/dev/shm/{}", self.0)
+        }
+    }
+
+    impl Drop for Object {
+        fn drop(&mut self) {
+            let _ = fs::remove_file(self.path());
+        }
+    }
+
+    fn text<T>(result: Result<T>) -> String {
+        result.err().expect("an error").message
+    }
+
+    #[test]
+    fn names_of_one_key_share_a_mapping_and_a_grown_file_gets_a_new_one() {
+        let (object, regions) = (Object::new("share", 8192), Regions::default());
+        regions.register("a", &object.0, 0, 4096).unwrap();
+        regions.register("b", &object.0, 100, 1000).unwrap();
+        let (a, b) = (regions.lease("a", 0, 1).unwrap(), regions.lease("b", 0, 1).unwrap());
+        assert_eq!(a.address() + 100, b.address());
+        File::options().write(true).open(object.path()).unwrap().set_len(1 << 20).unwrap();
+        regions.register("c", &object.0, 0, 1 << 20).unwrap();
+        assert_eq!(regions.lease("c", 0, 1 << 20).unwrap().len(), 1 << 20);
+        assert!(text(regions.register("a", &object.0, 0, 1)).contains("already in manager"));
+    }
+
+    #[test]
+    fn bounds_are_checked_without_overflow() {
+        let (object, regions) = (Object::new("bounds", 4096), Regions::default());
+        regions.register("r", &object.0, 96, 4000).unwrap();
+        assert!(regions.lease("r", 0, 4000).is_ok());
+        assert!(text(regions.lease("r", 4000, 1)).contains("Invalid offset for shared memory region"));
+        assert!(text(regions.lease("r", 1, 4000)).contains("Invalid offset + byte size"));
+        assert!(text(regions.lease("r", 1, u64::MAX)).contains("Integer overflow detected"));
+        assert!(text(regions.register("s", &object.0, u64::MAX, 2)).contains("invalid args"));
+        assert!(text(regions.register("s", &object.0, 97, 4000)).contains("invalid args"));
+    }
+
+    #[test]
+    fn keys_are_one_name() {
+        let regions = Regions::default();
+        for key in [
+            "",
+            "/",
+            "//",
+            "a/b",
+            "..",
+            "/../x",
+            "triton_python_backend_shm_region_1",
+            "//triton_python_backend_shm_region_1",
+        ] {
+            assert!(text(regions.register("r", key, 0, 1)).contains("invalid shm key"), "{key}");
+        }
+        assert!(
+            text(regions.register("r", "/headrace_absent", 0, 1))
+                .contains("Unable to open shared memory region")
+        );
+    }
+
+    #[test]
+    fn truncation_poisons_the_mapping_and_the_process_lives() {
+        guard_against_truncation();
+        let (object, regions) = (Object::new("truncate", 1 << 16), Regions::default());
+        regions.register("r", &object.0, 0, 1 << 16).unwrap();
+        let slice = regions.lease("r", 0, 1 << 16).unwrap();
+        File::options().write(true).open(object.path()).unwrap().set_len(0).unwrap();
+        let (bytes, copied) = crate::buffer::Memory::Region(slice.clone()).to_reply();
+        assert!(copied && bytes.iter().all(|&byte| byte == 0));
+        assert!(text(slice.check_intact()).contains("was truncated"));
+        File::options().write(true).open(object.path()).unwrap().set_len(1 << 16).unwrap();
+        regions.unregister("r");
+        regions.register("r", &object.0, 0, 1 << 16).unwrap();
+        assert!(regions.lease("r", 0, 1 << 16).unwrap().check_intact().is_ok());
+    }
+
+    #[test]
+    fn a_lease_outlives_its_name() {
+        let (object, regions) = (Object::new("lease", 4096), Regions::default());
+        regions.register("r", &object.0, 0, 4096).unwrap();
+        let slice = regions.lease("r", 0, 4096).unwrap();
+        assert_eq!(regions.status(Some("r")).unwrap()[0].leases, 1);
+        assert!(regions.unregister("r") && !regions.unregister("r"));
+        crate::buffer::copy_to_region(&[7; 4096], &slice);
+        assert!(text(regions.lease("r", 0, 1)).contains("Unable to find shared memory region: 'r'"));
+    }
+}
