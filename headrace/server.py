@@ -19,7 +19,9 @@ from headrace.repository.lifecycle import Lifecycle, ServedVersion, wait_until
 from headrace.repository.scan import scan
 
 _SWITCH_INTERVAL_S = 0.0002
-"""How long a busy Python thread may keep others waiting; the default of 5 ms shows in every request's latency."""
+"""How long a busy Python thread may keep others waiting; the default of 5 ms shows in every request's
+latency.
+"""
 _GOODBYE_S = 2.0
 """Seconds that clients get to close idle connections after they were asked to."""
 
@@ -47,9 +49,7 @@ class Server:
             threads=options.wire_threads,
         )
         self._lifecycle = Lifecycle(self._wire, self.log)
-        verbs = Verbs(
-            self._wire, self._lifecycle, SystemRegions(self._wire), options.id, headrace.__version__
-        )
+        verbs = Verbs(self._wire, self._lifecycle, SystemRegions(self._wire), options.id, headrace.__version__)
         self._control = ControlLoop(self._wire, verbs, self.log)
 
     def start(self) -> Ports:
@@ -84,7 +84,9 @@ class Server:
         return self._lifecycle.versions()
 
     def stop(self) -> bool:
-        """Refuses new requests, finishes those in flight, ends; false when some were not done within the exit timeout."""
+        """Refuses new requests, finishes those in flight, ends; false when some were not done within the exit
+        timeout.
+        """
         deadline = time.monotonic() + self._options.exit_timeout_secs
         self._wire.begin_stop()
         finished = wait_until(lambda: self._wire.in_flight() == 0, deadline)

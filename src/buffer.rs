@@ -16,9 +16,7 @@ use crate::shm::Slice;
 /// Cache-line alignment; what vector units and ONNX Runtime like best.
 pub(crate) const ALIGNMENT: usize = 64;
 /// Free blocks above this many bytes in sum go back to the allocator.
-const KEPT_BYTES: usize = 256 << 20;
-/// Above this size classes are multiples of it instead of powers of two: at most 2 MiB are wasted.
-const LARGE: usize = 2 << 20;
+const KEPT_BYTES: usize = 1 << 30;
 
 struct Pool {
     free: HashMap<usize, Vec<Block>>,
@@ -37,8 +35,10 @@ struct Block {
 unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
+/// Powers of two: batches of any number of rows then share few classes, and their pages stay mapped. What a class is too
+/// large is never touched, so it costs addresses and no memory.
 fn capacity_class(length: usize) -> usize {
-    if length > LARGE { length.next_multiple_of(LARGE) } else { length.max(ALIGNMENT).next_power_of_two() }
+    length.max(ALIGNMENT).checked_next_power_of_two().unwrap_or(length)
 }
 
 impl Block {
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_message_buffer_is_aligned() {
-        for length in [0, 1, 63, 64, 65, 1000, LARGE + 1] {
+        for length in [0, 1, 63, 64, 65, 1000, (2 << 20) + 1] {
             let buffer = Buffer::ending_aligned(length);
             assert_eq!((buffer.address() + length) % ALIGNMENT, 0);
             assert_eq!(buffer.len(), length);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_block_is_used_again() {
-        let length = LARGE * 3; // a class that no other test takes
+        let length = 7 << 20; // a class that no other test takes
         let first = Buffer::new(length).address();
         assert_eq!(Buffer::new(length).address(), first);
     }

@@ -1,6 +1,7 @@
 //! The hand-off to instance threads: Python waits, takes a batch, has its tensors placed, and settles it.
 //!
 //! Addresses cross here, bytes do not. Everything is per batch, so the interpreter's share of a request shrinks with it.
+#![allow(clippy::needless_pass_by_value)] // PyO3 hands arguments over as values
 use std::{collections::BTreeMap, sync::Arc};
 
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
@@ -246,7 +247,7 @@ impl Batch {
         let stamps = BatchStamps { taken: self.taken, input_end, infer_end, output_end };
         let requests = std::mem::take(&mut self.requests);
         let outcomes: Vec<_> =
-            requests.into_iter().map(|answering| self.outcome(answering, failure)).collect();
+            requests.into_iter().map(|answering| Self::outcome(answering, failure)).collect();
         self.book(&outcomes, &stamps);
         self.intake.release(self.first_ticket);
         for (request, outcome) in outcomes {
@@ -259,7 +260,7 @@ impl Batch {
         }
     }
 
-    fn outcome(&self, answering: Answering, failure: Option<&Error>) -> (Request, Result<Vec<OutputReply>>) {
+    fn outcome(answering: Answering, failure: Option<&Error>) -> (Request, Result<Vec<OutputReply>>) {
         let Answering { request, outputs, error } = answering;
         let outcome = match error.or_else(|| failure.cloned()) {
             Some(error) => Err(error),
@@ -332,8 +333,8 @@ impl Batch {
     }
 
     /// Shape of an input of the whole batch.
-    fn shape<'py>(&self, py: Python<'py>, input: usize) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.with_rows(self.rows, self.dims(input)))
+    fn shape<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.with_rows(self.rows, self.dims(position)))
     }
 
     /// Outputs that some request wants, by position.
@@ -346,8 +347,8 @@ impl Batch {
 
     /// Address of an input where it lies, when its requests are neighbours in memory and it is aligned to its elements;
     /// `None`: it must be gathered.
-    fn view(&mut self, input: usize) -> Option<usize> {
-        let mut memories = self.requests.iter().map(|answering| &answering.request.inputs[input]);
+    fn view(&mut self, position: usize) -> Option<usize> {
+        let mut memories = self.requests.iter().map(|answering| &answering.request.inputs[position]);
         let first = memories.next()?;
         let mut end = first.address() + first.len();
         for memory in memories {
@@ -356,7 +357,7 @@ impl Batch {
             }
             end += memory.len();
         }
-        if !first.address().is_multiple_of(self.intake.spec.inputs[input].dtype.size()) {
+        if !first.address().is_multiple_of(self.intake.spec.inputs[position].dtype.size()) {
             self.fallbacks.push("unaligned_input".into());
             return None;
         }
@@ -364,9 +365,10 @@ impl Batch {
     }
 
     /// Copies an input of all requests into `buffer`, one after another.
-    fn gather(&mut self, py: Python<'_>, input: usize, buffer: &Buffer) -> PyResult<()> {
+    fn gather(&mut self, py: Python<'_>, position: usize, buffer: &Buffer) -> PyResult<()> {
         let buffer = buffer.inner.as_ref().ok_or_else(given_away)?;
-        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[input].len()).sum();
+        let bytes: usize =
+            self.requests.iter().map(|answering| answering.request.inputs[position].len()).sum();
         if bytes > buffer.len() {
             return Err(PyValueError::new_err(format!(
                 "{bytes} bytes do not fit a buffer of {}",
@@ -375,7 +377,7 @@ impl Batch {
         }
         let requests = &self.requests;
         let copy =
-            || buffer::gather(requests.iter().map(|answering| &answering.request.inputs[input]), buffer);
+            || buffer::gather(requests.iter().map(|answering| &answering.request.inputs[position]), buffer);
         self.copied_in += if bytes < SHORT_COPY { copy() } else { py.detach(copy) } as u64;
         Ok(())
     }
@@ -452,37 +454,37 @@ impl Batch {
             }
         };
         if whole.len() < SHORT_COPY {
-            spread()
+            spread();
         } else {
-            py.detach(spread)
+            py.detach(spread);
         }
         self.copied_out += copied;
         Ok(())
     }
 
-    /// Answers each request's `output` with its own `input`: bytes of a message are passed on, those of regions are copied.
-    fn forward(&mut self, py: Python<'_>, output: usize, input: usize) {
-        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[input].len()).sum();
-        let (spec, dims) = (self.intake.spec.clone(), self.dims(input).to_vec());
+    /// Answers each request's `output` with its own input `source`: bytes of a message are passed on, those of regions are copied.
+    fn forward(&mut self, py: Python<'_>, output: usize, source: usize) {
+        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[source].len()).sum();
+        let (spec, dims) = (self.intake.spec.clone(), self.dims(source).to_vec());
         let requests = &mut self.requests;
         let mut copied = 0;
         let mut pass = || {
             for Answering { request, outputs, error } in requests.iter_mut() {
-                let source = &request.inputs[input];
+                let memory = &request.inputs[source];
                 let bytes = match &request.outputs[output] {
                     Wanted::No => continue,
                     Wanted::Inline => {
-                        let (bytes, did_copy) = source.to_reply();
+                        let (bytes, did_copy) = memory.to_reply();
                         copied += if did_copy { bytes.len() as u64 } else { 0 };
                         Some(bytes)
                     }
-                    Wanted::Region(slice) if slice.len() < source.len() => {
-                        error.get_or_insert(too_small(&spec, output, slice.len(), source.len()));
+                    Wanted::Region(slice) if slice.len() < memory.len() => {
+                        error.get_or_insert(too_small(&spec, output, slice.len(), memory.len()));
                         continue;
                     }
                     Wanted::Region(slice) => {
-                        source.copy_into(slice);
-                        copied += source.len() as u64;
+                        memory.copy_into(slice);
+                        copied += memory.len() as u64;
                         None
                     }
                 };
@@ -494,9 +496,9 @@ impl Batch {
             }
         };
         if bytes < SHORT_COPY {
-            pass()
+            pass();
         } else {
-            py.detach(pass)
+            py.detach(pass);
         }
         self.copied_out += copied;
     }

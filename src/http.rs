@@ -90,7 +90,7 @@ fn route(door: Door, method: &Method, path: &str) -> std::result::Result<Route, 
     if door == Door::Metrics {
         let metrics = parts == ["metrics"];
         return if metrics {
-            allow(method, Method::GET, control_of("Metrics"))
+            allow(method, &Method::GET, control_of("Metrics"))
         } else {
             Err(StatusCode::NOT_FOUND)
         };
@@ -100,16 +100,16 @@ fn route(door: Door, method: &Method, path: &str) -> std::result::Result<Route, 
         return Err(StatusCode::NOT_FOUND);
     }
     match rest {
-        [] | [""] => allow(method, Method::GET, control_of("ServerMetadata")),
-        ["health", "live"] => allow(method, Method::GET, Route::Live),
-        ["health", "ready"] => allow(method, Method::GET, Route::Ready),
-        ["models", "stats"] => allow(method, Method::GET, control_of("ModelStatistics")),
+        [] | [""] => allow(method, &Method::GET, control_of("ServerMetadata")),
+        ["health", "live"] => allow(method, &Method::GET, Route::Live),
+        ["health", "ready"] => allow(method, &Method::GET, Route::Ready),
+        ["models", "stats"] => allow(method, &Method::GET, control_of("ModelStatistics")),
         ["models", model, "versions", version, verb @ ..] => model_route(method, model, version, verb),
         ["models", model, verb @ ..] => model_route(method, model, "", verb),
-        ["repository", "index"] => allow(method, Method::POST, control_of("RepositoryIndex")),
+        ["repository", "index"] => allow(method, &Method::POST, control_of("RepositoryIndex")),
         ["repository", "models", model, verb @ ("load" | "unload")] => {
             let name = if *verb == "load" { "RepositoryModelLoad" } else { "RepositoryModelUnload" };
-            allow(method, Method::POST, Route::Control(name, subject(model, "")))
+            allow(method, &Method::POST, Route::Control(name, subject(model, "")))
         }
         ["trace", "setting"] => get_or_post(method, control_of("TraceSetting")),
         ["logging"] => get_or_post(method, control_of("LogSettings")),
@@ -136,12 +136,12 @@ fn model_route(
     let subject = subject(model, version);
     let control = |verb| Route::Control(verb, subject.clone());
     match verb {
-        [] => allow(method, Method::GET, control("ModelMetadata")),
-        ["ready"] => allow(method, Method::GET, control("ModelReady")),
-        ["config"] => allow(method, Method::GET, control("ModelConfig")),
-        ["stats"] => allow(method, Method::GET, control("ModelStatistics")),
-        ["infer"] => allow(method, Method::POST, Route::Infer(subject)),
-        ["generate" | "generate_stream"] => allow(method, Method::POST, control("Generate")),
+        [] => allow(method, &Method::GET, control("ModelMetadata")),
+        ["ready"] => allow(method, &Method::GET, control("ModelReady")),
+        ["config"] => allow(method, &Method::GET, control("ModelConfig")),
+        ["stats"] => allow(method, &Method::GET, control("ModelStatistics")),
+        ["infer"] => allow(method, &Method::POST, Route::Infer(subject)),
+        ["generate" | "generate_stream"] => allow(method, &Method::POST, control("Generate")),
         ["trace", "setting"] if version.is_empty() => get_or_post(method, control("TraceSetting")),
         _ => Err(StatusCode::NOT_FOUND),
     }
@@ -160,9 +160,9 @@ fn region_route(
     };
     let control = |verb| Route::Control(verb, Subject { region: region.into(), ..Subject::default() });
     match verb {
-        "status" => allow(method, Method::GET, control(status)),
-        "register" => allow(method, Method::POST, control(register)),
-        "unregister" => allow(method, Method::POST, control(unregister)),
+        "status" => allow(method, &Method::GET, control(status)),
+        "register" => allow(method, &Method::POST, control(register)),
+        "unregister" => allow(method, &Method::POST, control(unregister)),
         _ => Err(StatusCode::NOT_FOUND),
     }
 }
@@ -175,12 +175,12 @@ fn control_of(verb: &'static str) -> Route {
     Route::Control(verb, Subject::default())
 }
 
-fn allow(method: &Method, wanted: Method, route: Route) -> std::result::Result<Route, StatusCode> {
-    if *method == wanted { Ok(route) } else { Err(StatusCode::METHOD_NOT_ALLOWED) }
+fn allow(method: &Method, wanted: &Method, route: Route) -> std::result::Result<Route, StatusCode> {
+    if method == wanted { Ok(route) } else { Err(StatusCode::METHOD_NOT_ALLOWED) }
 }
 
 fn get_or_post(method: &Method, route: Route) -> std::result::Result<Route, StatusCode> {
-    let wanted = if *method == Method::POST { Method::POST } else { Method::GET };
+    let wanted = if method == Method::POST { &Method::POST } else { &Method::GET };
     allow(method, wanted, route)
 }
 
@@ -347,24 +347,24 @@ impl Body for Pieces {
 mod tests {
     use super::*;
 
-    fn verb(method: Method, path: &str) -> std::result::Result<Route, StatusCode> {
-        route(Door::Http, &method, path)
+    fn verb(method: &Method, path: &str) -> std::result::Result<Route, StatusCode> {
+        route(Door::Http, method, path)
     }
 
     #[test]
     fn paths_lead_where_triton_leads_them() {
         let named = |verb, model: &str, version: &str| Ok(Route::Control(verb, subject(model, version)));
-        assert_eq!(verb(Method::GET, "/v2/health/live"), Ok(Route::Live));
-        assert_eq!(verb(Method::GET, "/v2/models/a"), named("ModelMetadata", "a", ""));
-        assert_eq!(verb(Method::GET, "/v2/models/a/versions/3/stats"), named("ModelStatistics", "a", "3"));
-        assert_eq!(verb(Method::POST, "/v2/models/a%20b/infer"), Ok(Route::Infer(subject("a b", ""))));
-        assert_eq!(verb(Method::GET, "/v2/models/stats"), named("ModelStatistics", "", ""));
-        assert_eq!(verb(Method::GET, "/v2/models/a/infer"), Err(StatusCode::METHOD_NOT_ALLOWED));
-        assert_eq!(verb(Method::GET, "/v3"), Err(StatusCode::NOT_FOUND));
-        assert_eq!(verb(Method::GET, "/v2/models/a/nothing"), Err(StatusCode::NOT_FOUND));
-        assert_eq!(verb(Method::GET, "/v2/%zz"), Err(StatusCode::NOT_FOUND));
+        assert_eq!(verb(&Method::GET, "/v2/health/live"), Ok(Route::Live));
+        assert_eq!(verb(&Method::GET, "/v2/models/a"), named("ModelMetadata", "a", ""));
+        assert_eq!(verb(&Method::GET, "/v2/models/a/versions/3/stats"), named("ModelStatistics", "a", "3"));
+        assert_eq!(verb(&Method::POST, "/v2/models/a%20b/infer"), Ok(Route::Infer(subject("a b", ""))));
+        assert_eq!(verb(&Method::GET, "/v2/models/stats"), named("ModelStatistics", "", ""));
+        assert_eq!(verb(&Method::GET, "/v2/models/a/infer"), Err(StatusCode::METHOD_NOT_ALLOWED));
+        assert_eq!(verb(&Method::GET, "/v3"), Err(StatusCode::NOT_FOUND));
+        assert_eq!(verb(&Method::GET, "/v2/models/a/nothing"), Err(StatusCode::NOT_FOUND));
+        assert_eq!(verb(&Method::GET, "/v2/%zz"), Err(StatusCode::NOT_FOUND));
         let region = Subject { region: "r".into(), ..Subject::default() };
         let register = Route::Control("SystemSharedMemoryRegister", region);
-        assert_eq!(verb(Method::POST, "/v2/systemsharedmemory/region/r/register"), Ok(register));
+        assert_eq!(verb(&Method::POST, "/v2/systemsharedmemory/region/r/register"), Ok(register));
     }
 }

@@ -109,7 +109,7 @@ struct Sleeper {
 #[derive(Default)]
 struct Lanes {
     by_key: HashMap<ShapeKey, u64>,
-    lanes: BTreeMap<u64, Lane>,
+    by_number: BTreeMap<u64, Lane>,
     next_lane: u64,
     next_ticket: u64,
     sleepers: VecDeque<Arc<Sleeper>>,
@@ -139,11 +139,11 @@ impl Lanes {
         let ticket = request.ticket;
         let number = *self.by_key.entry(key).or_insert_with_key(|key| {
             let lane = Lane { key: key.clone(), requests: VecDeque::new(), rows: 0 };
-            self.lanes.insert(self.next_lane, lane);
+            self.by_number.insert(self.next_lane, lane);
             self.next_lane += 1;
             self.next_lane - 1
         });
-        if let Some(lane) = self.lanes.get_mut(&number) {
+        if let Some(lane) = self.by_number.get_mut(&number) {
             lane.rows += request.rows;
             lane.requests.push_back(request);
         }
@@ -151,19 +151,19 @@ impl Lanes {
     }
 
     fn reaches(&self, thresholds: &Thresholds) -> bool {
-        self.lanes.iter().any(|(number, lane)| {
+        self.by_number.iter().any(|(number, lane)| {
             let own = thresholds.iter().find(|(other, _)| other == number);
             lane.rows >= own.map_or(1, |&(_, rows)| rows)
         })
     }
 
     fn is_empty(&self) -> bool {
-        self.lanes.values().all(|lane| lane.requests.is_empty())
+        self.by_number.values().all(|lane| lane.requests.is_empty())
     }
 
     /// Up to `count` requests from the front of a lane, and its key.
     fn take(&mut self, number: u64, count: usize) -> Option<(ShapeKey, Vec<Request>)> {
-        let lane = self.lanes.get_mut(&number)?;
+        let lane = self.by_number.get_mut(&number)?;
         let count = count.min(lane.requests.len());
         let requests: Vec<_> = lane.requests.drain(..count).collect();
         lane.rows -= requests.iter().map(|request| request.rows).sum::<u64>();
@@ -173,7 +173,7 @@ impl Lanes {
     }
 
     fn remove(&mut self, ticket: u64) -> Option<Request> {
-        let (number, request) = self.lanes.iter_mut().find_map(|(&number, lane)| {
+        let (number, request) = self.by_number.iter_mut().find_map(|(&number, lane)| {
             let at = lane.requests.binary_search_by_key(&ticket, |request| request.ticket).ok()?;
             let request = lane.requests.remove(at)?;
             lane.rows -= request.rows;
@@ -184,12 +184,11 @@ impl Lanes {
     }
 
     fn forget_if_idle(&mut self, number: u64) {
-        if self.lanes.len() > IDLE_LANES
-            && self.lanes.get(&number).is_some_and(|lane| lane.requests.is_empty())
+        if self.by_number.len() > IDLE_LANES
+            && self.by_number.get(&number).is_some_and(|lane| lane.requests.is_empty())
+            && let Some(lane) = self.by_number.remove(&number)
         {
-            if let Some(lane) = self.lanes.remove(&number) {
-                self.by_key.remove(&lane.key);
-            }
+            self.by_key.remove(&lane.key);
         }
     }
 
@@ -205,7 +204,7 @@ impl Lanes {
             let rows = waiting.requests.iter().take_while(fits).map(|request| request.rows).collect();
             Some(LaneView { lane, oldest, rows })
         };
-        self.lanes.iter().filter_map(view).collect()
+        self.by_number.iter().filter_map(view).collect()
     }
 
     /// Wakes the first sleeper that has what it sleeps for; it rings on after it took its part.
@@ -272,7 +271,7 @@ impl Intake {
 
     /// Requests that wait now.
     pub(crate) fn waiting(&self) -> usize {
-        self.lanes.lock().lanes.values().map(|lane| lane.requests.len()).sum()
+        self.lanes.lock().by_number.values().map(|lane| lane.requests.len()).sum()
     }
 
     /// Sleeps until some lane reaches its threshold, or `until` (ns) is reached, or nothing more will come; then tells what
@@ -285,7 +284,10 @@ impl Intake {
                 return None;
             }
             let draining = lanes.phase == Phase::Draining;
-            if lanes.reaches(thresholds) || until.is_some_and(|until| until <= now) || (draining && !lanes.is_empty()) {
+            if lanes.reaches(thresholds)
+                || until.is_some_and(|until| until <= now)
+                || (draining && !lanes.is_empty())
+            {
                 return Some(Pending { now, draining, lanes: lanes.view(limit) });
             }
             sleep(&mut lanes, thresholds, until.map(|until| until - now));
@@ -334,7 +336,7 @@ impl Intake {
             lanes.phase = Phase::Closed;
             lanes.wake_all();
             lanes.by_key.clear();
-            std::mem::take(&mut lanes.lanes).into_values().collect()
+            std::mem::take(&mut lanes.by_number).into_values().collect()
         };
         let model = &self.spec.model;
         for request in left.into_iter().flat_map(|lane| lane.requests) {

@@ -11,7 +11,7 @@ use crate::{
     pending::Reply,
 };
 
-#[allow(clippy::pedantic, unreachable_pub)]
+#[allow(clippy::all, clippy::pedantic, unreachable_pub)] // generated
 mod messages {
     include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }

@@ -52,7 +52,9 @@ impl Wire {
             "local" => ClientShm::Local,
             "false" => ClientShm::Never,
             other => {
-                return Err(PyValueError::new_err(format!("client_shm is true, local or false, not {other}")));
+                return Err(PyValueError::new_err(format!(
+                    "client_shm is true, local or false, not {other}"
+                )));
             }
         };
         shm::guard_against_truncation();

@@ -129,12 +129,11 @@ impl Mapping {
             return Err(io::Error::last_os_error().to_string());
         }
         let address = address as usize;
-        match claim_guard(address, length) {
-            Some(guard) => Ok(Self { address, length, guard }),
-            None => {
-                unmap(address, length);
-                Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
-            }
+        if let Some(guard) = claim_guard(address, length) {
+            Ok(Self { address, length, guard })
+        } else {
+            unmap(address, length);
+            Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
         }
     }
 
@@ -285,13 +284,12 @@ impl Regions {
                 leases: Arc::strong_count(&region.mapping).saturating_sub(names),
             }
         };
-        match name {
-            Some(name) => Ok(vec![row(table.get(name).ok_or_else(|| unknown(name))?)]),
-            None => {
-                let mut rows: Vec<_> = table.values().map(row).collect();
-                rows.sort_by(|a, b| a.name.cmp(&b.name));
-                Ok(rows)
-            }
+        if let Some(name) = name {
+            Ok(vec![row(table.get(name).ok_or_else(|| unknown(name))?)])
+        } else {
+            let mut rows: Vec<_> = table.values().map(row).collect();
+            rows.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(rows)
         }
     }
 

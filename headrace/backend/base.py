@@ -1,7 +1,8 @@
 """The contract of every backend.
 
-A backend is a module function `load(ModelFile) -> Model`. A `Model` is one version of a model in memory; its instances execute
-batches, one thread each. Engines are imported inside `load`, so that a server without them starts and says what is missing.
+A backend is a module function `load(ModelFile) -> Model`. A `Model` is one version of a model in memory; its
+instances execute batches, one thread each. Engines are imported inside `load`, so that a server without them
+starts and says what is missing.
 """
 
 from __future__ import annotations
@@ -44,9 +45,7 @@ class Instance(Protocol):
     def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
         """Shape of each output of the model for such inputs; `None` where only execution will tell."""
 
-    def run(
-        self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]
-    ) -> Mapping[int, Produced]:
+    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """Executes one batch.
 
         Args:
@@ -54,8 +53,8 @@ class Instance(Protocol):
             outputs: where to put the outputs that are wanted, by position; `None`: the backend allocates.
 
         Returns:
-            The outputs that the backend allocated. It may decline a place, when the shape turned out to be another, by
-            returning the output here.
+            The outputs that the backend allocated. It may decline a place, when the shape turned out to be
+            another, by returning the output here.
 
         Raises:
             Exception: anything; the requests of the batch fail with its text.

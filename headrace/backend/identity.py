@@ -35,7 +35,11 @@ class IdentityModel:
         """The input's."""
         return [inputs[0].shape]
 
-    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+    def run(
+        self,
+        inputs: Sequence[TensorRef],  # noqa: ARG002
+        outputs: Mapping[int, TensorRef | None],  # noqa: ARG002
+    ) -> Mapping[int, Produced]:
         """Never called: everything is forwarded."""
         raise AssertionError("identity forwards its input")
 

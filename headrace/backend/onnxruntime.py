@@ -1,8 +1,10 @@
-"""ONNX Runtime on the CPU, through IOBinding: it reads and writes the addresses it is given and copies nothing.
+"""ONNX Runtime on the CPU, through IOBinding: it reads and writes the addresses it is given and copies
+nothing.
 
-An output whose shape the file leaves open is allocated by ONNX Runtime the first time; the shape is remembered for inputs of
-that shape and the output bound to our memory from then on. Should a model's output shape depend on values (NonZero, NMS),
-ONNX Runtime refuses the bound one, and that output is never bound again.
+The shape of an output comes from the file, where its free dimensions have the names of input dimensions.
+Where they have not, ONNX Runtime allocates the output the first time; the shape is remembered for inputs of
+that shape and the output bound to our memory from then on. Should a shape depend on values (NonZero, NMS), or
+a file's names lie, ONNX Runtime refuses the bound one, and that output is never bound again.
 """
 
 from __future__ import annotations
@@ -74,18 +76,17 @@ class OnnxInstance:
         self._inputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.inputs]
         self._outputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.outputs]
         self._specs = spec.outputs
-        self._batches = spec.max_batch_size > 0
-        self._fixed = [all(dim >= 0 for dim in tensor.dims) for tensor in spec.outputs]
+        self._rules = _shape_rules(session, spec)
         self._learned: dict[tuple[Shape, ...], dict[int, Shape]] = {}
         self._value_dependent: set[int] = set()
 
     def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
-        """Fixed by the config, or as the last inputs of these shapes gave them."""
-        if all(self._fixed):
-            rows = (inputs[0].shape[0],) if self._batches else ()
-            return [(*rows, *tensor.dims) for tensor in self._specs]
+        """As the file's dimension names say, or as the last inputs of these shapes gave them."""
         known = self._learned.get(tuple(reference.shape for reference in inputs), {})
-        return [None if at in self._value_dependent else known.get(at) for at in range(len(self._specs))]
+        return [
+            None if at in self._value_dependent else known.get(at) or _apply(rule, inputs)
+            for at, rule in enumerate(self._rules)
+        ]
 
     def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """One call of the session."""
@@ -97,7 +98,7 @@ class OnnxInstance:
             self._session.run_with_iobinding(binding)
         except Exception:
             bound = [at for at, reference in outputs.items() if reference is not None]
-            if not bound or all(self._fixed):
+            if not bound:
                 raise
             # A bound shape may be the reason. Without any the error, if it is another, comes again.
             outputs = dict.fromkeys(outputs)
@@ -118,9 +119,7 @@ class OnnxInstance:
             else:
                 self._binding.bind_output(name, "cpu", 0, element_type, reference.shape, reference.address)
 
-    def _produced(
-        self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]
-    ) -> Mapping[int, Produced]:
+    def _produced(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         if all(reference is not None for reference in outputs.values()):
             return {}
         produced = {}
@@ -142,18 +141,54 @@ def load(file: ModelFile) -> OnnxModel:
     """Opens the model file.
 
     Raises:
-        ConfigError: when ONNX Runtime is not installed, cannot read the file, or the file has types that are not served.
+        ConfigError: when ONNX Runtime is not installed, cannot read the file, or the file has types that are
+        not served.
     """
     if not file.path.exists():
         raise ConfigError(f"{file.path} does not exist")
     return OnnxModel(file)
 
 
+_Rule = list[int | tuple[int, int]] | None
+"""Each dimension of an output: an extent, or the input and axis that have the same; `None` when the file does
+not tell.
+"""
+
+
+def _shape_rules(session: Any, spec: ModelSpec) -> list[_Rule]:
+    shapes = {tensor.name: tensor.shape for tensor in [*session.get_inputs(), *session.get_outputs()]}
+    free = {
+        dim: (number, axis)
+        for number, tensor in enumerate(spec.inputs)
+        for axis, dim in enumerate(shapes[tensor.name])
+        if isinstance(dim, str)
+    }
+    return [_rule(shapes[tensor.name], free) for tensor in spec.outputs]
+
+
+def _rule(shape: Sequence[int | str], free: Mapping[str, tuple[int, int]]) -> _Rule:
+    rule: list[int | tuple[int, int]] = []
+    for dim in shape:
+        source = free.get(dim) if isinstance(dim, str) else dim
+        if not isinstance(source, int | tuple) or source == -1:
+            return None
+        rule.append(source)
+    return rule
+
+
+def _apply(rule: _Rule, inputs: Sequence[TensorRef]) -> Shape | None:
+    if rule is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else inputs[dim[0]].shape[dim[1]] for dim in rule)
+
+
 def _import_runtime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ConfigError(f"backend 'onnxruntime' needs ONNX Runtime: pip install 'headrace[onnx]' ({error})") from error
+        raise ConfigError(
+            f"backend 'onnxruntime' needs ONNX Runtime: pip install 'headrace[onnx]' ({error})"
+        ) from error
     return onnxruntime
 
 

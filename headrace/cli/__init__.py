@@ -1,1 +1,3 @@
-"""Command line: the hands. Does: reads arguments, prints. Never: anything a program could not do through `server`."""
+"""Command line: the hands. Does: reads arguments, prints. Never: anything a program could not do through
+`server`.
+"""

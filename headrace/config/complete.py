@@ -1,8 +1,8 @@
 """Completion: what a config leaves out is filled from the model file and from Triton's defaults.
 
-Two steps: `complete_identity` before the backend is known to have opened a file, `complete_from_signature` after. A given value
-is never overwritten; where it contradicts the file, the error names both. One exception: -1 over a fixed dimension of the
-file is accepted, and the file's dimension applies.
+Two steps: `complete_backend` before a backend has opened a file, `complete_from_signature`
+after. A given value is never overwritten; where it contradicts the file, the error names both. One exception:
+-1 over a fixed dimension of the file is accepted, and the file's dimension applies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,15 @@ PLATFORMS = {
     "torch_aoti": "pytorch",
 }
 """Triton's platforms and the backends behind them."""
-DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
+DEFAULT_FILES = {
+    "onnxruntime": "model.onnx",
+    "tensorrt": "model.plan",
+    "pytorch": "model.pt",
+    "python": "model.py",
+}
 DEFAULT_MAX_BATCH = 4
-"""Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`)."""
+"""Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
+"""
 DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""
 
@@ -106,11 +112,17 @@ def _complete_tensors(given: Any, found: tuple[TensorSpec, ...], side: str, batc
     by_name = {tensor.name: tensor for tensor in found}
     if not given:
         for tensor in found:
-            given.add(name=tensor.name, data_type=data_type_number(tensor.dtype.config_name), dims=tensor.dims[batches:])
+            given.add(
+                name=tensor.name,
+                data_type=data_type_number(tensor.dtype.config_name),
+                dims=tensor.dims[batches:],
+            )
         return
     for tensor in given:
         if tensor.name not in by_name:
-            raise ConfigError(f"{side} '{tensor.name}' is not in the model file, which has {', '.join(map(repr, by_name))}")
+            raise ConfigError(
+                f"{side} '{tensor.name}' is not in the model file, which has {', '.join(map(repr, by_name))}"
+            )
         _complete_tensor(tensor, by_name[tensor.name], side, batches)
     missing = by_name.keys() - {tensor.name for tensor in given}
     if missing and all_needed:
@@ -134,7 +146,8 @@ def _complete_tensor(tensor: Any, found: TensorSpec, side: str, batches: bool) -
     ):
         note = ", without the batch dimension" if batches else ""
         raise ConfigError(
-            f"{side} '{tensor.name}' has dims {list(tensor.dims)} in the config, but {list(dims)} in the model file{note}"
+            f"{side} '{tensor.name}' has dims {list(tensor.dims)} in the config, "
+            f"but {list(dims)} in the model file{note}"
         )
     tensor.dims[:] = [theirs if ours == -1 else ours for ours, theirs in zip(tensor.dims, dims, strict=True)]
 
@@ -143,7 +156,11 @@ def complete_defaults(config: Any) -> None:
     """Fills in place what Triton fills for every model: version policy, preferred sizes, instance groups."""
     if not config.version_policy.WhichOneof("policy_choice"):
         config.version_policy.latest.num_versions = 1
-    if config.HasField("dynamic_batching") and not config.dynamic_batching.preferred_batch_size and config.max_batch_size:
+    if (
+        config.HasField("dynamic_batching")
+        and not config.dynamic_batching.preferred_batch_size
+        and config.max_batch_size
+    ):
         config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
     if not config.instance_group:
         config.instance_group.add()

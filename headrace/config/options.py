@@ -1,7 +1,7 @@
 """The options of `headrace serve`: one table for the command line, the environment and the docs.
 
-A field is an option: `http_port` is `--http-port` and `HEADRACE_HTTP_PORT`. Names and defaults are Triton's wherever Triton
-has the option (reference: its command line parser).
+A field is an option: `http_port` is `--http-port` and `HEADRACE_HTTP_PORT`. Names and defaults are Triton's
+wherever Triton has the option (reference: its command line parser).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class ServerOptions:
     """What a server is started with."""
 
     model_repository: tuple[Path, ...] = _option((), "Directory of models, as the positional MODELS. Repeatable.")
-    http_address: str = _option("0.0.0.0", "Address of the HTTP door.")  # noqa: S104 - as Triton
+    http_address: str = _option("0.0.0.0", "Address of the HTTP door.")
     http_port: int = _option(8000, "Port of the HTTP door; 0 takes a free one.", min=0, max=65535)
-    grpc_address: str = _option("0.0.0.0", "Address of the gRPC door.")  # noqa: S104 - as Triton
+    grpc_address: str = _option("0.0.0.0", "Address of the gRPC door.")
     grpc_port: int = _option(8001, "Port of the gRPC door; 0 takes a free one.", min=0, max=65535)
     metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
     metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)

@@ -1,12 +1,12 @@
 """Checks of a completed `ModelConfig`: what contradicts itself, what is not served yet, what is only a hint.
 
-A field that would change results or accepted requests and is not served fails the model by name. A hint is accepted and listed,
-so that the log can say once that it has no effect.
+A field that would change results or accepted requests and is not served fails the model by name. A hint is
+accepted and listed, so that the log can say once that it has no effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from headrace.core.errors import ConfigError
@@ -36,7 +36,7 @@ def _problems(config: Any) -> Iterator[str]:
         yield from _tensor_problems(side, tensors)
     for size in config.dynamic_batching.preferred_batch_size:
         if not 0 < size <= config.max_batch_size:
-            yield f"preferred_batch_size {size} must be within 1 and max_batch_size, which is {config.max_batch_size}"
+            yield f"preferred_batch_size {size} must be within 1 and max_batch_size {config.max_batch_size}"
     if config.HasField("dynamic_batching") and config.max_batch_size == 0:
         yield "dynamic_batching needs max_batch_size to be at least 1"
     for group in config.instance_group:
@@ -55,7 +55,8 @@ def _tensor_problems(side: str, tensors: Any) -> Iterator[str]:
             yield f"{side} '{tensor.name}' must have a data_type"
         for dim in tensor.dims:
             if dim == 0 or dim < -1:
-                yield f"{side} '{tensor.name}' dims must be at least 1, or -1 for any extent, got {list(tensor.dims)}"
+                dims = list(tensor.dims)
+                yield f"{side} '{tensor.name}' dims must be at least 1, or -1 for any extent, got {dims}"
 
 
 def _group_problems(group: Any) -> Iterator[str]:
@@ -68,33 +69,35 @@ def _group_problems(group: Any) -> Iterator[str]:
         yield f"{where}: profile is for TensorRT models only"
 
 
+_MODEL_FEATURES: dict[str, Callable[[Any], Any]] = {
+    "sequence_batching": lambda config: config.HasField("sequence_batching"),
+    "ensemble_scheduling": lambda config: config.HasField("ensemble_scheduling"),
+    "batch_input": lambda config: config.batch_input,
+    "batch_output": lambda config: config.batch_output,
+    "response_cache": lambda config: config.response_cache.enable,
+    "model_transaction_policy.decoupled": lambda config: config.model_transaction_policy.decoupled,
+    "model_repository_agents": lambda config: config.model_repository_agents.agents,
+    "model_operations.op_library_filename": lambda config: config.model_operations.op_library_filename,
+}
+"""Fields that change results or accepted requests, and whether a config uses them."""
+
+
 def _not_served(config: Any) -> Iterator[str]:
-    for field in ("sequence_batching", "ensemble_scheduling"):
-        if config.HasField(field):
-            yield field
-    for field in ("batch_input", "batch_output"):
-        if getattr(config, field):
-            yield field
-    if config.response_cache.enable:
-        yield "response_cache"
-    if config.model_transaction_policy.decoupled:
-        yield "model_transaction_policy.decoupled"
-    if config.model_repository_agents.agents:
-        yield "model_repository_agents"
-    if config.model_operations.op_library_filename:
-        yield "model_operations.op_library_filename"
+    yield from (field for field, used in _MODEL_FEATURES.items() if used(config))
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in tensors:
             yield from (f"{side} '{tensor.name}': {field}" for field in _tensor_features(tensor))
     yield from (f"dynamic_batching.{field}" for field in _queue_features(config.dynamic_batching))
     for group in config.instance_group:
-        if group.kind != type(group).KIND_CPU:
-            kind = type(group).Kind.Name(group.kind)
-            yield f"instance_group '{group.name}': {kind} (this server has CPU instances only)"
-        if group.passive:
-            yield f"instance_group '{group.name}': passive"
-        if group.secondary_devices:
-            yield f"instance_group '{group.name}': secondary_devices"
+        yield from (f"instance_group '{group.name}': {field}" for field in _group_features(group))
+
+
+def _group_features(group: Any) -> Iterator[str]:
+    if group.kind != type(group).KIND_CPU:
+        yield f"{type(group).Kind.Name(group.kind)} (this server has CPU instances only)"
+    for field in ("passive", "secondary_devices"):
+        if getattr(group, field):
+            yield field
 
 
 def _tensor_features(tensor: Any) -> Iterator[str]:
@@ -110,7 +113,12 @@ def _queue_features(batching: Any) -> Iterator[str]:
         if getattr(batching, field):
             yield field
     policy = batching.default_queue_policy
-    for field in ("timeout_action", "default_timeout_microseconds", "allow_timeout_override", "max_queue_size"):
+    for field in (
+        "timeout_action",
+        "default_timeout_microseconds",
+        "allow_timeout_override",
+        "max_queue_size",
+    ):
         if getattr(policy, field):
             yield f"default_queue_policy.{field}"
 

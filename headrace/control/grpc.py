@@ -37,6 +37,11 @@ def _region_status(verbs: Verbs, request: Any, _local: bool) -> Any:
     return response
 
 
+def _cuda_status(verbs: Verbs, request: Any, _local: bool) -> Any:
+    verbs.check_no_cuda_region(request.name)
+    return RPCS["CudaSharedMemoryStatus"][1]()
+
+
 _HANDLERS: dict[str, Callable[[Verbs, Any, bool], Any]] = {
     "ServerMetadata": lambda verbs, _request, _local: verbs.server_metadata(),
     "ModelReady": _model_ready,
@@ -49,4 +54,6 @@ _HANDLERS: dict[str, Callable[[Verbs, Any, bool], Any]] = {
         request.name, request.key, request.offset, request.byte_size, local
     ),
     "SystemSharedMemoryUnregister": lambda verbs, request, local: verbs.unregister_region(request.name, local),
+    "CudaSharedMemoryStatus": _cuda_status,
+    "CudaSharedMemoryUnregister": lambda _verbs, _request, _local: None,
 }

@@ -34,7 +34,8 @@ def _body(call: Call) -> dict[str, Any]:
         raise HeadraceError(Kind.INVALID_ARGUMENT, f"failed to parse the request JSON buffer: {error}") from error
     if not isinstance(body, dict):
         raise HeadraceError(
-            Kind.INVALID_ARGUMENT, f"failed to parse the request JSON buffer: expected an object, got {type(body).__name__}"
+            Kind.INVALID_ARGUMENT,
+            f"failed to parse the request JSON buffer: expected an object, got {type(body).__name__}",
         )
     return body
 
@@ -75,6 +76,11 @@ def _status(verbs: Verbs, call: Call) -> Any:
     ]
 
 
+def _cuda_status(verbs: Verbs, call: Call) -> Any:
+    verbs.check_no_cuda_region(call.region)
+    return []
+
+
 _HANDLERS: dict[str, Callable[[Verbs, Call], Any]] = {
     "ServerMetadata": lambda verbs, _call: to_json(verbs.server_metadata()),
     "ModelReady": _model_ready,
@@ -85,4 +91,6 @@ _HANDLERS: dict[str, Callable[[Verbs, Call], Any]] = {
     "SystemSharedMemoryStatus": _status,
     "SystemSharedMemoryRegister": _register,
     "SystemSharedMemoryUnregister": lambda verbs, call: verbs.unregister_region(call.region, call.local),
+    "CudaSharedMemoryStatus": _cuda_status,
+    "CudaSharedMemoryUnregister": lambda _verbs, _call: None,
 }

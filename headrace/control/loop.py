@@ -12,7 +12,9 @@ from headrace.core.wire import Call, Wire
 from headrace.observe.logs import Log
 
 _PATIENCE_S = 1.0
-"""The wire calls the loop stuck when it has not pulled for 5 s, so it must pull when there is nothing to do, too."""
+"""The wire calls the loop stuck when it has not pulled for 5 s, so it must pull when there is nothing to do,
+too.
+"""
 
 
 class ControlLoop:

@@ -1,4 +1,6 @@
-"""The admin verbs, without a protocol: plain arguments in, protocol messages out, `HeadraceError` for what is wrong."""
+"""The admin verbs, without a protocol: plain arguments in, protocol messages out, `HeadraceError` for what is
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ class Verbs:
         ready = [number for number, served in self._versions(model).items() if served.state is State.READY]
         config = spec.message
         response = RPCS["ModelMetadata"][1](
-            name=model, versions=[str(number) for number in sorted(ready)], platform=config.platform or config.backend
+            name=model,
+            versions=[str(number) for number in sorted(ready)],
+            platform=config.platform or config.backend,
         )
         batch = [-1] if spec.max_batch_size > 0 else []
         for described, tensors in ((response.inputs, spec.inputs), (response.outputs, spec.outputs)):
@@ -76,16 +80,15 @@ class Verbs:
             chosen = [self._numbered(model, version, known)] if version else list(known.values())
             if not any(served.state is State.READY for served in chosen):
                 raise HeadraceError(
-                    Kind.INVALID_ARGUMENT, f"requested model '{model}' is not available{f', version {version}' if version else ''}"
+                    Kind.INVALID_ARGUMENT,
+                    f"requested model '{model}' is not available{f', version {version}' if version else ''}",
                 )
         else:
             chosen = self._lifecycle.versions()
         response = RPCS["ModelStatistics"][1]()
         for served in chosen:
             if served.intake is not None:
-                response.model_stats.append(
-                    statistics_message(served.name, served.version, served.intake.statistics())
-                )
+                response.model_stats.append(statistics_message(served.name, served.version, served.intake.statistics()))
         return response
 
     def repository_index(self, repository: str, ready: bool) -> Any:
@@ -112,6 +115,13 @@ class Verbs:
         """One region, or all with an empty name."""
         return self._regions.status(name)
 
+    def check_no_cuda_region(self, name: str) -> None:
+        """There are no CUDA regions: clients that clean up at their end find nothing to forget, and one by
+        name is unknown.
+        """
+        if name:
+            raise HeadraceError(Kind.NOT_FOUND, f"Unable to find cuda shared memory region: '{name}'")
+
     def metrics(self) -> bytes:
         """The metrics page."""
         return metrics_page(
@@ -135,9 +145,7 @@ class Verbs:
                 f"unable to parse/determine model version for '{model}': '{version}' is not an integer",
             ) from None
         if number not in versions:
-            raise HeadraceError(
-                Kind.NOT_FOUND, f"Request for unknown model: '{model}' version {number} is not found"
-            )
+            raise HeadraceError(Kind.NOT_FOUND, f"Request for unknown model: '{model}' version {number} is not found")
         return versions[number]
 
     def _ready(self, model: str, version: str) -> ServedVersion:
@@ -149,9 +157,7 @@ class Verbs:
             return served
         ready = [served for served in versions.values() if served.state is State.READY]
         if not ready:
-            raise HeadraceError(
-                Kind.NOT_FOUND, f"Request for unknown model: '{model}' has no available versions"
-            )
+            raise HeadraceError(Kind.NOT_FOUND, f"Request for unknown model: '{model}' has no available versions")
         return max(ready, key=lambda served: served.version)
 
     def _not_ready(self, model: str, version: str) -> HeadraceError:

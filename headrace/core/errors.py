@@ -1,4 +1,6 @@
-"""What can go wrong, in the kinds of the one error table (`src/error.rs`), which gives each its gRPC and HTTP status."""
+"""What can go wrong, in the kinds of the one error table (`src/error.rs`), which gives each its gRPC and HTTP
+status.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class HeadraceError(Exception):
 
 
 class ConfigError(HeadraceError):
-    """A config.pbtxt, an option or a model file that cannot be served as it is; the text names the field and the file."""
+    """A config.pbtxt, an option or a model file that cannot be served as it is; the text names the field and
+    the file.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(Kind.INVALID_ARGUMENT, message)

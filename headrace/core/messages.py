@@ -1,7 +1,7 @@
 """Classes of the protocol's messages, made from the descriptors that the extension carries.
 
-The descriptors live in a pool of their own: a process that also imports `tritonclient` (its tests do) has the same names in
-protobuf's default pool, and the two must not meet.
+The descriptors live in a pool of their own: a process that also imports `tritonclient` (its tests do) has the
+same names in protobuf's default pool, and the two must not meet.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def parse(message: Any, payload: bytes) -> Any:
     try:
         return message.FromString(payload)
     except DecodeError as error:
-        raise HeadraceError(
-            Kind.INVALID_ARGUMENT, f"failed to parse {message.DESCRIPTOR.name}: {error}"
-        ) from error
+        raise HeadraceError(Kind.INVALID_ARGUMENT, f"failed to parse {message.DESCRIPTOR.name}: {error}") from error
 
 
 def parse_text(text: str, message: Message) -> None:
@@ -60,7 +58,10 @@ def parse_text(text: str, message: Message) -> None:
 def to_json(message: Message) -> dict[str, Any]:
     """The message with proto field names, defaults included, and 64-bit integers as numbers like Triton's."""
     plain = json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True, descriptor_pool=POOL
+        message,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+        descriptor_pool=POOL,
     )
     return _integers_as_numbers(plain, message.DESCRIPTOR)
 
@@ -69,7 +70,9 @@ def _integers_as_numbers(plain: dict[str, Any], descriptor: Any) -> dict[str, An
     for name, value in plain.items():
         field = descriptor.fields_by_name[name]
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            plain[name] = {key: _number(item, field.message_type.fields_by_name["value"]) for key, item in value.items()}
+            plain[name] = {
+                key: _number(item, field.message_type.fields_by_name["value"]) for key, item in value.items()
+            }
         elif isinstance(value, list):
             plain[name] = [_number(item, field) for item in value]
         else:

@@ -8,7 +8,7 @@ from headrace.core.wire import Buffer
 
 
 def allocate(dtype: Dtype, shape: Shape) -> tuple[Buffer, TensorRef]:
-    """A buffer of just the bytes of a tensor, and the reference to it; it lives as long as the buffer does."""
+    """A buffer of just the bytes of a tensor, and the reference to it, which is valid as long as the buffer."""
     reference = TensorRef(0, dtype, shape)
     buffer = Buffer(reference.nbytes)
     return buffer, TensorRef(buffer.address, dtype, shape)

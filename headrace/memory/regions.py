@@ -30,7 +30,8 @@ class SystemRegions:
         """Maps `byte_size` bytes from `offset` on of the shared-memory object `key` as `name`.
 
         Raises:
-            HeadraceError: ALREADY_EXISTS for a taken name, INVALID_ARGUMENT for a key or bounds that cannot be, INTERNAL when the
+            HeadraceError: ALREADY_EXISTS for a taken name, INVALID_ARGUMENT for a key or bounds that cannot
+            be, INTERNAL when the
                 object cannot be opened, UNSUPPORTED for a client that may not.
         """
         try:

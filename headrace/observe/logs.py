@@ -1,4 +1,4 @@
-"""The log: one line for each event, on stderr, in Triton's line format so that existing collectors read it."""
+"""The log: one line for each event, on stderr, in Triton's line format so that collectors read it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,11 @@
-"""The metrics page: Triton's `nv_inference_*` families, and Headrace's own, cut from the wire's sums when it is read."""
+"""The metrics page: Triton's `nv_inference_*` families, and Headrace's own, cut from the wire's sums when it
+is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -27,8 +30,9 @@ def metrics_page(models: Iterable[ModelSums]) -> bytes:
     """The page in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(list(models)))
-    # Triton's counters have no `_total`, which the classic format lets a family do as an untyped name only; see `_counter`.
-    return generate_latest(registry)
+    # Triton's counters have no `_total`; the library appends it to the names in HELP and TYPE lines whatever
+    # the samples say.
+    return re.sub(rb"(?m)^(# (?:HELP|TYPE) nv_\w+?)_total ", rb"\1 ", generate_latest(registry))
 
 
 class _PlainCounter(CounterMetricFamily):
@@ -37,6 +41,18 @@ class _PlainCounter(CounterMetricFamily):
     def add_metric(self, labels: list[str], value: float) -> None:  # type: ignore[override]
         """Adds a sample of the labels' values."""
         self.add_sample(self.name, dict(zip(self._labelnames, labels, strict=True)), value)
+
+
+_TRITON_COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
+    ("nv_inference_request_success", "Requests that succeeded", lambda sums: sums.success[0]),
+    ("nv_inference_count", "Inferences, counted by batch size", lambda sums: sums.inferences),
+    ("nv_inference_exec_count", "Executions", lambda sums: sums.executions),
+    ("nv_inference_request_duration_us", "Successful requests", lambda sums: sums.success[1] // 1000),
+    ("nv_inference_queue_duration_us", "Stage queue", lambda sums: sums.queue[1] // 1000),
+    ("nv_inference_compute_input_duration_us", "Stage input", lambda sums: sums.input[1] // 1000),
+    ("nv_inference_compute_infer_duration_us", "Stage infer", lambda sums: sums.infer[1] // 1000),
+    ("nv_inference_compute_output_duration_us", "Stage output", lambda sums: sums.output[1] // 1000),
+]
 
 
 class _Snapshot:
@@ -48,22 +64,14 @@ class _Snapshot:
         yield from self._own()
 
     def _triton(self) -> Iterator[Metric]:
-        rows = [
-            ("nv_inference_request_success", "Requests that succeeded", lambda s: s.success[0]),
-            ("nv_inference_count", "Inferences, counted by batch size", lambda s: s.inferences),
-            ("nv_inference_exec_count", "Executions", lambda s: s.executions),
-            ("nv_inference_request_duration_us", "Time of successful requests", lambda s: s.success[1] // 1000),
-            ("nv_inference_queue_duration_us", "Time in queue", lambda s: s.queue[1] // 1000),
-            ("nv_inference_compute_input_duration_us", "Time of stage input", lambda s: s.input[1] // 1000),
-            ("nv_inference_compute_infer_duration_us", "Time of stage infer", lambda s: s.infer[1] // 1000),
-            ("nv_inference_compute_output_duration_us", "Time of stage output", lambda s: s.output[1] // 1000),
-        ]
-        for name, text, value in rows:
+        for name, text, value in _TRITON_COUNTERS:
             family = _PlainCounter(name, text, labels=["model", "version"])
             for model in self._models:
                 family.add_metric([model.name, str(model.version)], value(model.sums))
             yield family
-        failures = _PlainCounter("nv_inference_request_failure", "Requests that failed", labels=["model", "version", "reason"])
+        failures = _PlainCounter(
+            "nv_inference_request_failure", "Requests that failed", labels=["model", "version", "reason"]
+        )
         pending = GaugeMetricFamily(
             "nv_inference_pending_request_count", "Requests that wait", labels=["model", "version"]
         )
@@ -76,19 +84,32 @@ class _Snapshot:
         yield pending
 
     def _own(self) -> Iterator[Metric]:
-        stages = CounterMetricFamily("headrace_stage_seconds", "Time of requests by stage", labels=["model", "version", "stage"])
+        stages = CounterMetricFamily(
+            "headrace_stage_seconds", "Time of requests by stage", labels=["model", "version", "stage"]
+        )
         copied = CounterMetricFamily(
-            "headrace_transfer_copied_bytes", "Tensor bytes moved by the CPU", labels=["model", "version", "direction"]
+            "headrace_transfer_copied_bytes",
+            "Tensor bytes moved by the CPU",
+            labels=["model", "version", "direction"],
         )
         leaves = CounterMetricFamily(
-            "headrace_batch_leave", "Batches by why they left the queue", labels=["model", "version", "reason"]
+            "headrace_batch_leave",
+            "Batches by why they left the queue",
+            labels=["model", "version", "reason"],
         )
         fallbacks = CounterMetricFamily(
-            "headrace_transfer_fallback", "Slower ways that a transfer took", labels=["model", "version", "name"]
+            "headrace_transfer_fallback",
+            "Slower ways that a transfer took",
+            labels=["model", "version", "name"],
         )
         for model in self._models:
             labels, sums = [model.name, str(model.version)], model.sums
-            for stage, (_, ns) in [(QUEUE, sums.queue), (INPUT, sums.input), (INFER, sums.infer), (OUTPUT, sums.output)]:
+            for stage, (_, ns) in [
+                (QUEUE, sums.queue),
+                (INPUT, sums.input),
+                (INFER, sums.infer),
+                (OUTPUT, sums.output),
+            ]:
                 stages.add_metric([*labels, stage], ns / 1e9)
             copied.add_metric([*labels, INPUT], sums.copied_in)
             copied.add_metric([*labels, OUTPUT], sums.copied_out)

@@ -1,8 +1,8 @@
 """The statistics extension: the wire's sums as `ModelStatistics`.
 
-Durations are nanoseconds. *queue* ends when an instance takes the request, *compute_input* when its tensors are placed,
-*compute_infer* when the model is done, *compute_output* when the answers are handed to the wire. Each request of a batch counts
-the whole batch's stages, as in Triton.
+Durations are nanoseconds. *queue* ends when an instance takes the request, *compute_input* when its tensors
+are placed, *compute_infer* when the model is done, *compute_output* when the answers are handed to the wire.
+Each request of a batch counts the whole batch's stages, as in Triton.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ class InstancePlan:
 
 
 def plan_instances(spec: ModelSpec, cores: int) -> list[InstancePlan]:
-    """The instances of a model. Its instances share the cores, so that they do not fight for them; each has one at least."""
+    """The instances of a model. Its instances share the cores, so that they do not fight for them; each has
+    one at least.
+    """
     threads = max(1, cores // max(1, spec.instance_count))
     return [
         InstancePlan(f"{group.name}_{number}", threads)

@@ -1,8 +1,9 @@
 """The batching rule: given what waits, take how many of which shape now, or wait until what.
 
-Pure: the same question gets the same answer, so property tests own this file (`tests/property/test_policy.py`).
-The rule is Triton's documented one, with two differences that cost a client nothing: a batch that cannot grow any more
-leaves at once, and nothing is waited for while the server drains.
+Pure: the same question gets the same answer, so property tests own this file
+(`tests/property/test_policy.py`). The rule is Triton's documented one, with two differences that cost a
+client nothing: a batch that cannot grow any more leaves at once, and nothing is waited for while the server
+drains.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ IDLE = Wait()
 
 
 def decide(lanes: Sequence[Lane], policy: BatchPolicy, now: int, draining: bool) -> Take | Wait:
-    """Takes from the lane whose oldest request has waited longest, among those that may go; waits when none may.
+    """Takes from the lane whose oldest request has waited longest, among those that may go; waits when none
+    may.
 
     Args:
         lanes: what waits, one entry for each shape; no lane is empty.
@@ -108,7 +110,9 @@ def _decide_lane(lane: Lane, policy: BatchPolicy, now: int, draining: bool) -> T
 
 
 def _fitting(rows: Sequence[int], policy: BatchPolicy) -> tuple[int, int, int]:
-    """How many of the oldest requests fit one batch, their rows, and how many make the largest preferred size reached."""
+    """How many of the oldest requests fit one batch, their rows, and how many make the largest preferred size
+    reached.
+    """
     count = total = preferred_count = 0
     for size in rows:
         if total + size > policy.max_rows:

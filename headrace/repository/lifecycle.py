@@ -1,6 +1,7 @@
 """Loading and unloading: from a found model to published intakes with running instances, and back.
 
-Each version has one state; the table of states is what the index, the start-up table and model readiness are cut from.
+Each version has one state; the table of states is what the index, the start-up table and model readiness are
+cut from.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Lifecycle:
         self._loading = threading.Lock()
 
     def load(self, found: FoundModel) -> None:
-        """Loads the versions that the model's policy chooses. Never raises for what is wrong with a model: its state tells."""
+        """Loads the versions that the model's policy chooses. Never raises for what is wrong with a model:
+        its state tells.
+        """
         with self._loading:
             try:
                 config, versions = self._prepare(found)
@@ -123,7 +126,9 @@ class Lifecycle:
         self._log.error(f"model '{name}' version {version} is not served: {reason}")
 
     def unload_all(self, deadline: float) -> bool:
-        """Serves what waits, then ends all instances; false when some still ran at `deadline` (of `time.monotonic()`)."""
+        """Serves what waits, then ends all instances; false when some still ran at `deadline` (of
+        `time.monotonic()`).
+        """
         ready = [served for served in self.versions() if served.intake is not None]
         for served in ready:
             self._wire.withdraw(served.name, served.version)

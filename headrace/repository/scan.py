@@ -52,6 +52,8 @@ def scan(repositories: Sequence[Path]) -> list[FoundModel]:
             if not path.is_dir() or path.name.startswith("."):
                 continue
             if path.name in found:
-                raise ConfigError(f"model '{path.name}' is in two repositories: {found[path.name].directory} and {path}")
+                raise ConfigError(
+                    f"model '{path.name}' is in two repositories: {found[path.name].directory} and {path}"
+                )
             found[path.name] = FoundModel(path)
     return sorted(found.values(), key=lambda model: model.name)

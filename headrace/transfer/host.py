@@ -3,7 +3,7 @@
 | batch | input | output |
 | --- | --- | --- |
 | one request | a view where it lies | computed in the client's region, or in the reply's buffer |
-| several | one copy each into a buffer; neighbours in memory are a view | one copy each into regions; replies share the buffer |
+| several | one copy each; neighbours in memory are a view | one copy each into regions; replies share a buffer |
 
 Fall-backs are counted by name: `unaligned_input`, `unaligned_output`, `output_allocated_by_backend`.
 """
@@ -71,9 +71,7 @@ class HostMover:
             inputs.append(reference)
         return inputs, keep
 
-    def _place_output(
-        self, batch: Batch, at: int, shape: Shape | None, buffers: dict[int, Buffer]
-    ) -> TensorRef | None:
+    def _place_output(self, batch: Batch, at: int, shape: Shape | None, buffers: dict[int, Buffer]) -> TensorRef | None:
         if shape is None:
             return None
         reference = TensorRef(0, self._outputs[at], shape)

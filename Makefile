@@ -1,0 +1,56 @@
+# Headrace's commands. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BUILT := $(VENV)/.built
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo fmt lint test bench lock clean
+
+help: ## List the commands.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
+
+$(STAMP): requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Headrace needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	@touch $@
+
+$(BUILT): $(STAMP) Cargo.toml Cargo.lock build.rs pyproject.toml README.md $(wildcard src/*.rs) $(wildcard proto/*.proto)
+	VIRTUAL_ENV=$(abspath $(VENV)) PATH=$(abspath $(BIN)):$$PATH $(BIN)/maturin develop --release --quiet
+	@touch $@
+
+setup: $(BUILT) ## Make .venv with all extras and build the wire into it, in release mode.
+
+demo: setup ## A real model, a real picture, through shared memory; about a minute.
+	$(BIN)/python examples/demo/demo.py
+
+fmt: setup ## Format Python and Rust.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+	cargo fmt
+
+lint: setup ## Style, types, the import law, the extension's stub.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest headrace._wire --ignore-missing-stub
+	$(BIN)/lint-imports
+	cargo fmt --check
+	cargo clippy --release --all-targets --quiet -- -D warnings
+
+test: lint ## All checks and tests.
+	cargo test --release --quiet
+	$(BIN)/pytest
+
+bench: setup ## Compare with the real Triton and write benchmarks/README.md; about 20 minutes.
+	$(BIN)/python -m benchmarks.run
+
+lock: $(STAMP) ## Resolve the Python dependencies anew.
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --no-header --quiet \
+		--no-emit-index-url -o requirements.lock
+
+clean: ## Remove what was built.
+	rm -rf $(VENV) target
