@@ -53,7 +53,7 @@ class Server:
         self._control = ControlLoop(self._wire, verbs, self.log)
 
     def start(self) -> Ports:
-        """Opens the doors, then loads all models; ready turns true when each is loaded or has failed.
+        """Opens the doors, then loads all models; ready turns true when all are (`strict_readiness`), or when none loads any more.
 
         Raises:
             HeadraceError: when a port cannot be had or a repository cannot be read.
@@ -64,7 +64,7 @@ class Server:
         self._control.start()
         for model in found:
             self._lifecycle.load(model)
-        self._wire.set_ready(True)
+        self._wire.set_unready(self._lifecycle.first_failure() if self._options.strict_readiness else None)
         return ports
 
     def _listen(self) -> Ports:

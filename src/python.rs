@@ -87,8 +87,10 @@ impl Wire {
         Ok(port)
     }
 
-    fn set_ready(&self, ready: bool) {
-        self.inner.set_ready(ready);
+    /// Why the server is not ready; `None` makes it ready.
+    #[pyo3(signature = (reason))]
+    fn set_unready(&self, reason: Option<String>) {
+        self.inner.set_unready(reason);
     }
 
     /// Why the server is not ready; `None` when it is.

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::RwLock;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::watch,
@@ -41,7 +42,8 @@ pub(crate) struct Wire {
     pub(crate) control: Control,
     pub(crate) client_shm: ClientShm,
     pub(crate) stall_ns: u64,
-    ready: AtomicBool,
+    /// Why the server is not ready; `None` when it is.
+    unready: RwLock<Option<String>>,
     stopping: AtomicBool,
     connections: AtomicU64,
     /// Turns true when connections shall finish what they have and close.
@@ -57,15 +59,16 @@ impl Wire {
             control: Control::default(),
             client_shm,
             stall_ns: u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX),
-            ready: AtomicBool::new(false),
+            unready: RwLock::new(Some("models are loading".into())),
             stopping: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             goodbye: watch::Sender::new(false),
         }
     }
 
-    pub(crate) fn set_ready(&self, ready: bool) {
-        self.ready.store(ready, Release);
+    /// `None`: ready.
+    pub(crate) fn set_unready(&self, reason: Option<String>) {
+        *self.unready.write() = reason;
     }
 
     pub(crate) fn stopping(&self) -> bool {
@@ -74,14 +77,14 @@ impl Wire {
 
     /// New requests are refused from now on; those in flight go on.
     pub(crate) fn begin_stop(&self) {
-        self.set_ready(false);
+        self.set_unready(Some("it is stopping".into()));
         self.stopping.store(true, Release);
     }
 
     /// Why the server is not ready, if so; the text names the model where one is to blame.
     pub(crate) fn unready(&self) -> Option<String> {
-        if !self.ready.load(Acquire) {
-            return Some("Server not ready".into());
+        if let Some(reason) = &*self.unready.read() {
+            return Some(format!("Server not ready: {reason}"));
         }
         if self.control.stuck() {
             return Some("Server not ready: its control loop is stuck".into());

@@ -33,6 +33,9 @@ def takes_server_options(run: Callable[[ServerOptions], None]) -> Callable[..., 
     for row in fields(ServerOptions):
         repeatable = row.name == "model_repository"
         settings = dict(row.metadata)
+        if hints[row.name] is bool:
+            hints[row.name] = str
+            settings.update(parser=_switch, metavar="true|false")
         option = typer.Option(
             f"--{row.name.replace('_', '-')}",
             envvar=f"HEADRACE_{row.name.upper()}",
@@ -43,6 +46,14 @@ def takes_server_options(run: Callable[[ServerOptions], None]) -> Callable[..., 
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def _switch(text: str) -> bool:
+    """A boolean as Triton spells it."""
+    switches = {"true": True, "on": True, "1": True, "false": False, "off": False, "0": False}
+    if str(text).lower() not in switches:
+        raise typer.BadParameter(f"expected true, on, 1, false, off or 0, got '{text}'")
+    return switches[str(text).lower()]
 
 
 def _keyword(name: str, hint: Any, option: Any, default: Any) -> inspect.Parameter:

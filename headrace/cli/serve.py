@@ -56,7 +56,9 @@ def _stop_event() -> threading.Event:
 
 
 def _show(models: Sequence[ServedVersion], ports: Ports, options: ServerOptions) -> None:
-    console = Console(soft_wrap=True)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a log file has no width; reasons shall stay on one line
     table = Table("model", "version", "state", "reason", title="Models", title_justify="left")
     for served in models:
         colour = "green" if served.state is State.READY else "red"

@@ -33,6 +33,7 @@ class ServerOptions:
     allow_client_shm: ClientShm = _option(
         "local", "Who may use shared memory: clients on this host (local), everyone (true), nobody (false)."
     )
+    strict_readiness: bool = _option(True, "Ready only while every model is; otherwise as soon as none loads.")
     stall_secs: float = _option(60.0, "Ready turns false when an instance holds a batch for longer.", min=0.1)
     max_in_flight_requests: int = _option(100_000, "More requests than this are refused at once.", min=1)
     max_in_flight_bytes: int = _option(8 << 30, "Messages of more bytes than this in sum are refused at once.", min=1)

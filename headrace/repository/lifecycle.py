@@ -146,6 +146,13 @@ class Lifecycle:
         table = self._table
         return [table[name][version] for name in sorted(table) for version in sorted(table[name])]
 
+    def first_failure(self) -> str | None:
+        """Names a version that is not ready and why; `None` when all are."""
+        for served in self.versions():
+            if served.state is not State.READY:
+                return f"model '{served.name}' version {served.version} is {served.state}: {served.reason}"
+        return None
+
     def find(self, name: str) -> dict[int, ServedVersion] | None:
         """The versions of a model; `None` for a name that is not in the repository."""
         return self._table.get(name)

@@ -1,0 +1,104 @@
+"""Model repositories for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+ORACLE_IDENTITY = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT0")
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor.as_numpy())]))
+        return answers
+"""
+
+
+def identity(repository: Path, name: str, dtype: str, dims: list[int], max_batch: int = 8, extra: str = "") -> None:
+    """The built-in identity."""
+    write_config(repository, name, 'backend: "identity"\n' + io_config(dtype, dims, max_batch, extra))
+
+
+def oracle_identity(
+    repository: Path, name: str, dtype: str, dims: list[int], max_batch: int = 8, extra: str = ""
+) -> None:
+    """The same, as a Python model of the real Triton."""
+    write_config(repository, name, 'backend: "python"\n' + io_config(dtype, dims, max_batch, extra))
+    (repository / name / "1" / "model.py").write_text(ORACLE_IDENTITY)
+
+
+def io_config(dtype: str, dims: list[int], max_batch: int, extra: str) -> str:
+    sides = "\n".join(
+        f'{side} {{ name: "{tensor}" data_type: TYPE_{dtype} dims: {dims} }}'
+        for side, tensor in (("input", "INPUT0"), ("output", "OUTPUT0"))
+    )
+    return f"max_batch_size: {max_batch}\n{sides}\n{extra}\n"
+
+
+def write_config(repository: Path, name: str, text: str, version: int = 1) -> Path:
+    directory = repository / name / str(version)
+    directory.mkdir(parents=True, exist_ok=True)
+    (repository / name / "config.pbtxt").write_text(text)
+    return directory
+
+
+def onnx_model(
+    repository: Path,
+    name: str,
+    nodes: list[onnx.NodeProto],
+    inputs: list[tuple[str, int, list[int | str | None]]],
+    outputs: list[tuple[str, int, list[int | str | None]]],
+    config: str | None = None,
+    initializers: list[onnx.TensorProto] | None = None,
+    version: int = 1,
+) -> None:
+    """An ONNX model, with a config.pbtxt if one is given."""
+    directory = repository / name / str(version)
+    directory.mkdir(parents=True, exist_ok=True)
+    graph = helper.make_graph(
+        nodes,
+        name,
+        [helper.make_tensor_value_info(*row) for row in inputs],
+        [helper.make_tensor_value_info(*row) for row in outputs],
+        initializers or [],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.checker.check_model(model)
+    onnx.save(model, directory / "model.onnx")
+    if config is not None:
+        (repository / name / "config.pbtxt").write_text(config)
+
+
+def add_one(repository: Path, name: str, config: str | None = None) -> None:
+    """OUTPUT0 = INPUT0 + 1 for FP32 [batch, 4]."""
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    nodes = [helper.make_node("Add", ["INPUT0", "one"], ["OUTPUT0"])]
+    tensor = (TensorProto.FLOAT, ["batch", 4])
+    onnx_model(repository, name, nodes, [("INPUT0", *tensor)], [("OUTPUT0", *tensor)], config, [one])
+
+
+def gather(repository: Path, name: str, config: str | None = None) -> None:
+    """OUTPUT0 = table[INPUT0] for INT64 [batch, 1] and a table of 4 rows: an index out of it makes the engine raise."""
+    table = helper.make_tensor("table", TensorProto.FLOAT, [4], [0.0, 1.0, 2.0, 3.0])
+    nodes = [helper.make_node("Gather", ["table", "INPUT0"], ["OUTPUT0"])]
+    inputs = [("INPUT0", TensorProto.INT64, ["batch", 1])]
+    onnx_model(repository, name, nodes, inputs, [("OUTPUT0", TensorProto.FLOAT, ["batch", 1])], config, [table])
+
+
+def nonzero(repository: Path, name: str) -> None:
+    """OUTPUT0 = indices of the elements of INPUT0 that are not zero: a shape that depends on values."""
+    nodes = [helper.make_node("NonZero", ["INPUT0"], ["OUTPUT0"])]
+    outputs = [("OUTPUT0", TensorProto.INT64, [1, "count"])]
+    onnx_model(repository, name, nodes, [("INPUT0", TensorProto.FLOAT, [8])], outputs, "max_batch_size: 0")
+
+
+TOGETHER = "dynamic_batching {{ preferred_batch_size: {size} max_queue_delay_microseconds: 600000000 }}"
+"""Requests wait, for ten minutes if need be, until `size` rows are there: what a test wants to happen in the queue, happens."""
