@@ -64,7 +64,8 @@ class Server:
         self._control.start()
         for model in found:
             self._lifecycle.load(model)
-        self._wire.set_unready(self._lifecycle.first_failure() if self._options.strict_readiness else None)
+        failure = self._lifecycle.first_failure() if self._options.strict_readiness else None
+        self._wire.set_unready(failure)
         return ports
 
     def _listen(self) -> Ports:
@@ -89,8 +90,8 @@ class Server:
         """
         deadline = time.monotonic() + self._options.exit_timeout_secs
         self._wire.begin_stop()
-        finished = wait_until(lambda: self._wire.in_flight() == 0, deadline)
-        finished = self._lifecycle.unload_all(deadline) and finished
+        finished = self._lifecycle.unload_all(deadline)
+        finished = wait_until(lambda: self._wire.in_flight() == 0, deadline) and finished
         self._wire.say_goodbye()
         wait_until(lambda: self._wire.connections() == 0, min(deadline, time.monotonic() + _GOODBYE_S))
         self._wire.close()

@@ -39,7 +39,7 @@ impl Gate {
     /// `Unavailable` ("overloaded") when the requests or the bytes in flight would pass their limit.
     pub(crate) fn enter(self: &Arc<Self>, bytes: usize) -> Result<Permit> {
         let requests = self.requests.fetch_add(1, Relaxed) + 1;
-        let held = self.bytes.fetch_add(bytes, Relaxed) + bytes;
+        let held = self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
         let permit = Permit { gate: self.clone(), bytes };
         if requests > self.max_requests {
             let max = self.max_requests;
@@ -47,7 +47,7 @@ impl Gate {
                 "server is overloaded: {max} requests are in flight (--max-in-flight-requests)"
             )));
         }
-        if held > self.max_bytes && held > bytes {
+        if held > self.max_bytes {
             let max = self.max_bytes;
             return Err(Error::unavailable(format!(
                 "server is overloaded: requests in flight hold over {max} bytes (--max-in-flight-bytes)"
@@ -61,5 +61,23 @@ impl Drop for Permit {
     fn drop(&mut self) {
         self.gate.requests.fetch_sub(1, Relaxed);
         self.gate.bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_come_back_and_nothing_passes_a_limit() {
+        let gate = Arc::new(Gate::new(2, 100));
+        let first = gate.enter(60).ok();
+        assert!(gate.enter(41).is_err() && gate.enter(usize::MAX).is_err());
+        let second = gate.enter(40).ok();
+        assert!(gate.enter(0).is_err());
+        drop((first, second));
+        assert_eq!(gate.in_flight(), 0);
+        assert!(gate.enter(101).is_err());
+        assert!(gate.enter(100).is_ok());
     }
 }

@@ -15,6 +15,11 @@ def metrics_text(server: RunningServer) -> str:
 
 
 def read_metric(server: RunningServer, name: str, **labels: str) -> float:
-    """Sum of the samples of that name whose labels include these."""
+    """Sum of the samples of that name and these labels. The parser gives every counter the suffix `_total`."""
+    name = name.removesuffix("_total")
     samples = (sample for family in text_string_to_metric_families(metrics_text(server)) for sample in family.samples)
-    return sum(sample.value for sample in samples if sample.name == name and labels.items() <= sample.labels.items())
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name.removesuffix("_total") == name and labels.items() <= sample.labels.items()
+    )

@@ -101,4 +101,12 @@ def nonzero(repository: Path, name: str) -> None:
 
 
 TOGETHER = "dynamic_batching {{ preferred_batch_size: {size} max_queue_delay_microseconds: 600000000 }}"
-"""Requests wait, for ten minutes if need be, until `size` rows are there: what a test wants to happen in the queue, happens."""
+"""Requests wait, for ten minutes if need be, until `size` rows are there: a test has all the time to look."""
+
+
+def add_any(repository: Path, name: str, config: str) -> None:
+    """OUTPUT0 = INPUT0 + 1 for FP32 [batch, any]."""
+    one = helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])
+    nodes = [helper.make_node("Add", ["INPUT0", "one"], ["OUTPUT0"])]
+    tensor = (TensorProto.FLOAT, ["batch", "any"])
+    onnx_model(repository, name, nodes, [("INPUT0", *tensor)], [("OUTPUT0", *tensor)], config, [one])

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from headrace.backend.base import Model, ModelFile
 from headrace.backend.engines import find_engine
@@ -126,20 +125,22 @@ class Lifecycle:
         self._log.error(f"model '{name}' version {version} is not served: {reason}")
 
     def unload_all(self, deadline: float) -> bool:
-        """Serves what waits, then ends all instances; false when some still ran at `deadline` (of
-        `time.monotonic()`).
+        """Serves what waits, then ends all instances.
+
+        Returns:
+            False when requests still waited or ran at `deadline` (of `time.monotonic()`).
         """
-        ready = [served for served in self.versions() if served.intake is not None]
-        for served in ready:
+        ready = [(served, served.intake) for served in self.versions() if served.intake is not None]
+        for _, intake in ready:
+            intake.drain()
+        finished = wait_until(lambda: all(_is_idle(intake) for _, intake in ready), deadline)
+        for served, intake in ready:
             self._wire.withdraw(served.name, served.version)
-            _intake_of(served).drain()
-        wait_until(lambda: all(_is_idle(_intake_of(served)) for served in ready), deadline)
-        for served in ready:
-            _intake_of(served).close()
-        ended = [loop.join(max(0.0, deadline - time.monotonic())) for served in ready for loop in served.loops]
-        for served in ready:
+            intake.close()
+        ended = [loop.join(max(0.0, deadline - time.monotonic())) for served, _ in ready for loop in served.loops]
+        for served, _ in ready:
             self._set(ServedVersion(served.name, served.version, State.UNAVAILABLE, "unloaded"))
-        return all(ended)
+        return finished and all(ended)
 
     def versions(self) -> list[ServedVersion]:
         """All known versions, by name and number."""
@@ -188,12 +189,6 @@ def _is_idle(intake: Intake) -> bool:
     return intake.waiting() == 0 and intake.held() == 0
 
 
-def _intake_of(served: ServedVersion) -> Intake:
-    if served.intake is None:
-        raise ValueError(f"model '{served.name}' version {served.version} has no intake")
-    return served.intake
-
-
 def _versions_or_none(found: FoundModel) -> list[int]:
     try:
         return found.versions()
@@ -206,8 +201,3 @@ def _intake(spec: ModelSpec, version: int) -> Intake:
         return [(tensor.name, tensor.dtype.name, list(tensor.dims)) for tensor in tensors]
 
     return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs))
-
-
-def config_message(served: ServedVersion) -> Any:
-    """The completed `ModelConfig` of a version that is ready."""
-    return None if served.spec is None else served.spec.message

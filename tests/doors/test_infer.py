@@ -1,10 +1,9 @@
-"""Inference: the same answers through JSON, JSON+binary, gRPC and a system region, and the same as the real Triton's."""
+"""Inference: the same answers through JSON, JSON+binary, gRPC and a system region, and the real Triton's."""
 
 from __future__ import annotations
 
 import json
 import urllib.request
-
 
 import numpy as np
 import pytest

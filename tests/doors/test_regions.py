@@ -65,7 +65,7 @@ def test_registrations_that_cannot_be(client) -> None:
             (("r", f"/{name}", 4096, 1), "failed to register shared memory region 'r': invalid args"),
             (("r", f"/{name}", 2, 2**64 - 1), "does not fit 64 bits"),
             (("r", f"/{name}", 0), "byte size is 0"),
-            (("r", "/headrace_absent", 1), "Unable to open shared memory region: 'r'.*containers"),
+            (("r", "/headrace_absent", 1), r"Unable to open shared memory region: 'r'.*containers"),
             (("r", "///", 1), "invalid shm key"),
             (("r", "/../etc/passwd", 1), "invalid shm key"),
             (("r", "/triton_python_backend_shm_region_1", 1), "reserved prefix"),

@@ -1,0 +1,1 @@
+"""What hostile and broken clients do, one story a file."""
