@@ -42,15 +42,15 @@ lint: setup ## Style, types, the import law, the extension's stub.
 
 test: lint ## All checks and tests.
 	cargo test --release --quiet
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 bench: setup ## Compare with the real Triton and write benchmarks/README.md; about 20 minutes.
 	$(BIN)/python -m benchmarks.run
 
 lock: $(STAMP) ## Resolve the Python dependencies anew.
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --no-header --quiet \
-		--no-emit-index-url -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --no-header --quiet --no-strip-extras \
+		--no-emit-index-url --no-emit-package perf-analyzer -o requirements.lock
 
 clean: ## Remove what was built.
 	rm -rf $(VENV) target

@@ -7,10 +7,9 @@ Nothing is allocated for what does not come, and each gets an error or its conne
 from __future__ import annotations
 
 import json
-import socket
 import struct
 
-from attacks.story import Victim, tell
+from attacks.story import Victim, exchange, tell
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}).encode()
 
@@ -18,14 +17,14 @@ BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1
 def attack(victim: Victim) -> None:
     """HTTP first, then HTTP/2 by hand."""
     for length in ("99999999999999999999", "-1", "1e3", str(len(BODY) + 1), str(2**63), "0x10", ""):
-        answer = ask(victim.http, http_request({"Inference-Header-Content-Length": length}, BODY))
+        answer = exchange(victim.http, http_request({"Inference-Header-Content-Length": length}, BODY))
         assert answer.startswith(b"HTTP/1.1 400"), (length, answer[:100])
     cut_short = http_request({}, BODY, announced=len(BODY) + 100)
-    assert not ask(victim.http, cut_short).startswith(b"HTTP/1.1 200")
+    assert not exchange(victim.http, cut_short).startswith(b"HTTP/1.1 200")
     huge = http_request({}, BODY, announced=2**62)
-    assert b"overloaded" in ask(victim.http, huge), "4 EiB were announced and waited for"
+    assert b"overloaded" in exchange(victim.http, huge), "4 EiB were announced and waited for"
     for length in (17, 2**31 - 1, 2**32 - 1):
-        ask(victim.grpc, grpc_call(length))
+        exchange(victim.grpc, grpc_call(length))
 
 
 def http_request(headers: dict[str, str], body: bytes, announced: int | None = None) -> bytes:
@@ -50,20 +49,6 @@ def grpc_call(length: int) -> bytes:
     )
     message = b"\x00" + struct.pack(">I", length) + bytes(16)
     return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + frame(0, 1, 1, message)
-
-
-def ask(address: str, data: bytes) -> bytes:
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        try:
-            while chunk := connection.recv(65536):
-                answer += chunk
-        except ConnectionError:
-            pass
-        return answer
 
 
 if __name__ == "__main__":

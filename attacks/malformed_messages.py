@@ -6,12 +6,11 @@ Calls get INVALID_ARGUMENT, broken connections are closed, the server lives.
 from __future__ import annotations
 
 import random
-import socket
 
 import grpc
 from tritonclient.grpc import service_pb2
 
-from attacks.story import Victim, tell
+from attacks.story import Victim, exchange, tell
 
 
 def attack(victim: Victim) -> None:
@@ -35,19 +34,7 @@ def attack(victim: Victim) -> None:
                     assert error.code().name in names, error
     for address in (victim.grpc, victim.http, victim.metrics):
         for start in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"POST /v2/models/echo/infer HTTP/1.1\r\n"):
-            noise(address, start + numbers.randbytes(4096))
-
-
-def noise(address: str, data: bytes) -> None:
-    host, port = address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=60) as connection:
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        try:
-            while connection.recv(65536):
-                pass
-        except ConnectionError:
-            pass
+            exchange(address, start + numbers.randbytes(4096))
 
 
 if __name__ == "__main__":

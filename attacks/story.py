@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,3 +90,15 @@ def must_fail(future: Future, words: str) -> None:
     error = future.exception(60)
     assert error is not None, f"no error, expected {words!r}"
     assert words in str(error), f"expected {words!r}, got {error}"
+
+
+def exchange(address: str, data: bytes) -> bytes:
+    """What comes back for these bytes until the server closes; it may do so before it has read them all."""
+    host, port = address.rsplit(":", 1)
+    answer = b""
+    with socket.create_connection((host, int(port)), timeout=60) as connection, suppress(OSError):
+        connection.sendall(data)
+        connection.shutdown(socket.SHUT_WR)
+        while chunk := connection.recv(65536):
+            answer += chunk
+    return answer

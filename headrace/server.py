@@ -53,7 +53,9 @@ class Server:
         self._control = ControlLoop(self._wire, verbs, self.log)
 
     def start(self) -> Ports:
-        """Opens the doors, then loads all models; ready turns true when all are (`strict_readiness`), or when none loads any more.
+        """Opens the doors, then loads all models.
+
+        Ready turns true when every model is; without `strict_readiness` as soon as none loads any more.
 
         Raises:
             HeadraceError: when a port cannot be had or a repository cannot be read.

@@ -169,7 +169,7 @@ def test_references_out_of_bounds(client) -> None:
         ]:
             with pytest.raises(InferenceServerException, match=words):
                 infer_within(client, "add_one", name, **place)
-        with pytest.raises(InferenceServerException, match="Integer overflow detected|Invalid offset|not negative"):
+        with pytest.raises(InferenceServerException, match=r"Integer overflow detected|Invalid offset|not negative"):
             infer_within(client, "add_one", name, at=2**62, out=0, size=2**63 - 1)
 
 

@@ -73,13 +73,15 @@ def test_nothing_waits_without_a_reason(question) -> None:
         assert lanes
 
 
-@given(questions())
-def test_a_wait_ends(question) -> None:
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 7)), min_size=1, max_size=9), st.integers(100, 999))
+def test_a_wait_ends(waiting: list[tuple[int, int]], now: int) -> None:
     """At the time it names something is taken, if nothing has come."""
-    lanes, policy, now, draining = question
-    decision = decide(lanes, policy, now, draining)
-    assume(isinstance(decision, Wait) and lanes)
-    later = decide(lanes, policy, decision.until, draining)
+    lanes: list[Lane] = [(number, oldest, [rows]) for number, (oldest, rows) in enumerate(waiting)]
+    policy = BatchPolicy(8, True, (8,), 1000)
+    decision = decide(lanes, policy, now, False)
+    assert isinstance(decision, Wait)
+    assert decision.until is not None
+    later = decide(lanes, policy, decision.until, False)
     assert isinstance(later, Take)
     assert later.reason == DELAY
 

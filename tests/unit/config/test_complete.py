@@ -102,6 +102,6 @@ def test_batching_of_a_model_that_cannot() -> None:
 
 
 def test_a_backend_that_cannot_be_told() -> None:
-    with pytest.raises(ConfigError, match="must specify 'platform' or 'backend' for model 'm': .* has readme.txt"):
+    with pytest.raises(ConfigError, match=r"must specify 'platform' or 'backend' for model 'm': .* has readme.txt"):
         complete_backend(given(), "m", {"readme.txt"})
     assert complete_backend(given('default_model_filename: "net.onnx"'), "m", {"net.onnx"}).backend == "onnxruntime"

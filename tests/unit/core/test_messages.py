@@ -81,7 +81,10 @@ def test_json_has_field_names_defaults_and_numbers() -> None:
         input { name: "x" data_type: TYPE_FP16 dims: [3, -1] }
         version_policy: { specific: { versions: [3] } }
         instance_group { count: 2 kind: KIND_CPU }
-        dynamic_batching { max_queue_delay_microseconds: 100 priority_queue_policy { key: 1 value { max_queue_size: 5 } } }
+        dynamic_batching {
+          max_queue_delay_microseconds: 100
+          priority_queue_policy { key: 1 value { max_queue_size: 5 } }
+        }
         parameters { key: "k" value { string_value: "v" } }
         """,
         config,
