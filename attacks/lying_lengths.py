@@ -17,12 +17,12 @@ BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1
 def attack(victim: Victim) -> None:
     """HTTP first, then HTTP/2 by hand."""
     for length in ("99999999999999999999", "-1", "1e3", str(len(BODY) + 1), str(2**63), "0x10", ""):
-        answer = exchange(victim.http, http_request({"Inference-Header-Content-Length": length}, BODY))
+        answer = exchange(victim.http, http_request({"Inference-Header-Content-Length": length}, BODY), hang_up=False)
         assert answer.startswith(b"HTTP/1.1 400"), (length, answer[:100])
     cut_short = http_request({}, BODY, announced=len(BODY) + 100)
     assert not exchange(victim.http, cut_short).startswith(b"HTTP/1.1 200")
     huge = http_request({}, BODY, announced=2**62)
-    assert b"overloaded" in exchange(victim.http, huge), "4 EiB were announced and waited for"
+    assert b"overloaded" in exchange(victim.http, huge, hang_up=False), "4 EiB were announced and waited for"
     for length in (17, 2**31 - 1, 2**32 - 1):
         exchange(victim.grpc, grpc_call(length))
 

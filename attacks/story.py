@@ -92,13 +92,18 @@ def must_fail(future: Future, words: str) -> None:
     assert words in str(error), f"expected {words!r}, got {error}"
 
 
-def exchange(address: str, data: bytes) -> bytes:
-    """What comes back for these bytes until the server closes; it may do so before it has read them all."""
+def exchange(address: str, data: bytes, hang_up: bool = True) -> bytes:
+    """What comes back for these bytes until the server closes; it may do so before it has read them all.
+
+    With `hang_up` our side is closed after the last byte, which ends a request that is not complete, and cancels one
+    that is.
+    """
     host, port = address.rsplit(":", 1)
     answer = b""
     with socket.create_connection((host, int(port)), timeout=60) as connection, suppress(OSError):
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
+        if hang_up:
+            connection.shutdown(socket.SHUT_WR)
         while chunk := connection.recv(65536):
             answer += chunk
     return answer
