@@ -18,13 +18,13 @@ $(STAMP): requirements.lock
 	@touch $@
 
 $(BUILT): $(STAMP) Cargo.toml Cargo.lock build.rs pyproject.toml README.md $(wildcard src/*.rs) $(wildcard proto/*.proto)
-	VIRTUAL_ENV=$(abspath $(VENV)) PATH=$(abspath $(BIN)):$$PATH $(BIN)/maturin develop --release --quiet
+	VIRTUAL_ENV=$(abspath $(VENV)) PATH=$(abspath $(BIN)):$$PATH $(BIN)/maturin develop --release >/dev/null
 	@touch $@
 
 setup: $(BUILT) ## Make .venv with all extras and build the wire into it, in release mode.
 
-demo: setup ## A real model, a real picture, through shared memory; about a minute.
-	$(BIN)/python examples/demo/demo.py
+demo: setup ## A real model, a real picture, through shared memory; half a minute once built.
+	$(BIN)/python -m examples.demo
 
 fmt: setup ## Format Python and Rust.
 	$(BIN)/ruff format .

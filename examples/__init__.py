@@ -1,0 +1,1 @@
+"""Programs to try and to copy from."""
