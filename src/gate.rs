@@ -24,7 +24,7 @@ impl Gate {
         Self { requests: AtomicUsize::new(0), bytes: AtomicUsize::new(0), max_requests, max_bytes }
     }
 
-    /// Requests that hold a permit now.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.requests.load(Relaxed)
     }

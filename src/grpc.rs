@@ -40,6 +40,8 @@ const CONNECTION_WINDOW: u32 = 256 << 20;
 const MAX_FRAME: u32 = 1 << 20;
 /// Largest message; gRPC lengths are 32 bits and protobuf stops at 2 GiB.
 const MAX_MESSAGE: usize = i32::MAX as usize;
+/// Calls that one connection may have open; more wait at the client.
+const MAX_STREAMS: u32 = 16_384;
 /// Resets that a client may cause before it counts as hostile: cancelling many calls at once is fair use.
 const MAX_RESETS: usize = 4096;
 
@@ -79,6 +81,7 @@ pub(crate) async fn serve(
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(16 << 10)
+        .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(Some(MAX_RESETS));
     let Ok(mut connection) = builder.handshake(stream).await else { return };

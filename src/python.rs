@@ -148,11 +148,6 @@ impl Wire {
         Ok(rows.into_iter().map(|row| (row.name, row.key, row.offset, row.length, row.leases)).collect())
     }
 
-    /// Requests that hold a permit.
-    fn in_flight(&self) -> usize {
-        self.inner.gate.in_flight()
-    }
-
     /// Connections that are open.
     fn connections(&self) -> u64 {
         self.inner.connections()

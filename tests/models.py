@@ -100,6 +100,24 @@ def nonzero(repository: Path, name: str) -> None:
     onnx_model(repository, name, nodes, [("INPUT0", TensorProto.FLOAT, [8])], outputs, "max_batch_size: 0")
 
 
+def spin(repository: Path, name: str, config: str | None = None) -> None:
+    """OUTPUT0 = INPUT0 after as many rounds of a loop as INPUT0 [1] says: an engine that hangs as long as is wished."""
+    flag = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["more"], ["more_out"]), helper.make_node("Neg", ["x"], ["x_out"])],
+        "body",
+        [flag("round", TensorProto.INT64, []), flag("more", TensorProto.BOOL, []), flag("x", TensorProto.INT64, [1])],
+        [flag("more_out", TensorProto.BOOL, []), flag("x_out", TensorProto.INT64, [1])],
+    )
+    nodes = [
+        helper.make_node("Squeeze", ["INPUT0"], ["rounds"]),
+        helper.make_node("Loop", ["rounds", "", "INPUT0"], ["looped"], body=body),
+        helper.make_node("Abs", ["looped"], ["OUTPUT0"]),
+    ]
+    tensor = (TensorProto.INT64, [1])
+    onnx_model(repository, name, nodes, [("INPUT0", *tensor)], [("OUTPUT0", *tensor)], config)
+
+
 TOGETHER = "dynamic_batching {{ preferred_batch_size: {size} max_queue_delay_microseconds: 600000000 }}"
 """Requests wait, for ten minutes if need be, until `size` rows are there: a test has all the time to look."""
 

@@ -60,7 +60,7 @@ class OnnxModel:
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it would log is in the exceptions that it raises
         try:
             return self._runtime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
         except Exception as error:

@@ -43,6 +43,7 @@ class ControlLoop:
                 self._answer(call)
 
     def _answer(self, call: Call) -> None:
+        self._log.detail(f"{call.door}: {call.verb} {call.model} {call.version} {call.region}".rstrip())
         try:
             call.answer(self._body(call))
         except HeadraceError as error:

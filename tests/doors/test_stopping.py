@@ -101,14 +101,51 @@ def test_starts_that_cannot_be(tmp_path) -> None:
     assert (busy.returncode, f"cannot listen on 127.0.0.1:{port} for http" in busy.stderr) == (1, True)
 
 
-def test_a_second_signal_ends_at_once(tmp_path) -> None:
+def test_half_a_request_is_not_waited_for(tmp_path) -> None:
     path = tmp_path / "models"
     models.identity(path, "echo", "FP32", [-1])
     server = start_headrace(path, tmp_path / "log")
-    # A client that never ends its call keeps a connection; the first signal waits for it, the second does not.
     with socket.create_connection(("127.0.0.1", server.http_port)) as held:
-        held.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n")
+        held.sendall(b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        assert server.stop() == 0
+
+
+FOREVER = np.array([10**12], np.int64)
+
+
+def hang(server):
+    """An instance of `spin` that will not come back, and its client."""
+    client = grpcclient.InferenceServerClient(server.grpc)
+    tensor = grpcclient.InferInput("INPUT0", [1], "INT64")
+    tensor.set_data_from_numpy(FOREVER)
+    client.async_infer("spin", [tensor], lambda *_: None)
+    return client
+
+
+def test_an_instance_that_hangs_is_named_and_ends_with_status_1(tmp_path) -> None:
+    models.spin(tmp_path / "models", "spin", "instance_group { count: 1 }")
+    models.identity(tmp_path / "models", "echo", "FP32", [-1])
+    options = ("--stall-secs=0.2", "--exit-timeout-secs=1")
+    server = start_headrace(tmp_path / "models", tmp_path / "log", *options)
+    with hang(server), httpclient.InferenceServerClient(server.http) as client:
+        while client.is_server_ready():
+            pass
+        assert client.is_server_live()
+        assert "model 'spin' version 1 has held a batch" in client._get("v2/health/ready", {}, {}).read().decode()
+        tensor = httpclient.InferInput("INPUT0", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 1), np.float32))
+        assert client.infer("echo", [tensor]).as_numpy("OUTPUT0") == 1
+        assert server.stop() == 1
+    assert "still in flight after 1 s" in server.log.read_text()
+
+
+def test_a_second_signal_ends_at_once(tmp_path) -> None:
+    models.spin(tmp_path / "models", "spin", "instance_group { count: 1 }")
+    server = start_headrace(tmp_path / "models", tmp_path / "log", "--stall-secs=0.2")
+    with hang(server), httpclient.InferenceServerClient(server.http) as client:
+        while client.is_server_ready():
+            pass
         server.process.send_signal(signal.SIGTERM)
         wait_for_line(server.process, server.log, "stopping")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) in (0, -signal.SIGTERM)
+        assert server.process.wait(60) == -signal.SIGTERM

@@ -1,0 +1,1 @@
+"""Headrace beside its peers: `make bench`."""

@@ -1,0 +1,119 @@
+"""What is measured, against whom, and what is to be reached. Pure data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A model of one of the two servers."""
+
+    server: str
+    """"headrace" or "triton"."""
+    model: str
+    label: str
+    """Names the backend: no ratio to Triton is told without it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio of two contestants' figures."""
+
+    of: str
+    """Label of a contestant of Headrace."""
+    against: str
+    """Label of a contestant of the real Triton."""
+    figure: str
+    """"throughput", "cpu_us" or "p50_us"."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One load."""
+
+    name: str
+    title: str
+    concurrency: int
+    contestants: tuple[Contestant, ...]
+    targets: tuple[Target, ...]
+    options: tuple[str, ...] = ()
+    """Of perf_analyzer."""
+    bytes_in: int = 64
+    bytes_out: int = 64
+    """Tensor bytes of a request."""
+    copies: int | None = None
+    """Copies of each tensor byte by Headrace's transfer that are to be seen; `None`: not looked at."""
+
+
+PYTHON = "Triton, Python backend"
+C = "Triton, C backend"
+IDENTITY = "Headrace, identity"
+ONNX = "Headrace, ONNX Runtime"
+ECHOES = (
+    Contestant("headrace", "echo", IDENTITY),
+    Contestant("headrace", "echo_onnx", ONNX),
+    Contestant("triton", "echo_python", PYTHON),
+    Contestant("triton", "echo_c", C),
+)
+SHARED = ("--shared-memory", "system", "--output-shared-memory-size", "846720")
+IMAGE, DETECTIONS = 2 * 3 * 384 * 640, 2 * 84 * 5040
+
+
+def _slice(model: str) -> tuple[Contestant, ...]:
+    return (Contestant("headrace", model, ONNX), Contestant("triton", model, PYTHON))
+
+
+SCENARIOS = (
+    Scenario(
+        name="echo_16",
+        title="FP32[16] echo, 16 requests in flight",
+        concurrency=16,
+        contestants=ECHOES,
+        targets=(
+            Target(IDENTITY, PYTHON, "throughput", at_least=2.2),
+            Target(IDENTITY, PYTHON, "cpu_us", at_most=0.40),
+            Target(IDENTITY, C, "throughput", at_least=1.2),
+            Target(IDENTITY, C, "cpu_us", at_most=0.65),
+            Target(ONNX, PYTHON, "throughput", at_least=1.7),
+            Target(ONNX, PYTHON, "cpu_us", at_most=0.55),
+        ),
+    ),
+    Scenario(
+        name="echo_1",
+        title="FP32[16] echo, one request in flight",
+        concurrency=1,
+        contestants=ECHOES,
+        targets=(Target(IDENTITY, PYTHON, "p50_us", at_most=0.6),),
+    ),
+    Scenario(
+        name="report_alone",
+        title="The founding report's tensors through system shared memory, 64 in flight, `max_batch_size: 0`",
+        concurrency=64,
+        contestants=_slice("slice_alone"),
+        targets=(
+            Target(ONNX, PYTHON, "throughput", at_least=3.0),
+            Target(ONNX, PYTHON, "cpu_us", at_most=0.35),
+        ),
+        options=(*SHARED, "--shape", "images:1,3,384,640"),
+        bytes_in=IMAGE,
+        bytes_out=DETECTIONS,
+        copies=0,
+    ),
+    Scenario(
+        name="report_batched",
+        title="The same, `max_batch_size: 32`, dynamic batching",
+        concurrency=64,
+        contestants=_slice("slice_batched"),
+        targets=(
+            Target(ONNX, PYTHON, "throughput", at_least=2.0),
+            Target(ONNX, PYTHON, "cpu_us", at_most=0.6),
+        ),
+        options=(*SHARED, "--shape", "images:3,384,640"),
+        bytes_in=IMAGE,
+        bytes_out=DETECTIONS,
+        copies=1,
+    ),
+)
