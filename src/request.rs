@@ -82,14 +82,8 @@ fn check(wire: &Wire, envelope: &mut Envelope, local: bool) -> Result<(Arc<Intak
     {
         return Err(refusal);
     }
-    let checked = check_against(&intake.spec, &wire.regions, envelope);
-    match checked {
-        Ok(checked) => Ok((intake, checked)),
-        Err(error) => {
-            intake.statistics.lock().fail.add(1, 0);
-            Err(error)
-        }
-    }
+    let checked = check_against(&intake.spec, &wire.regions, envelope)?;
+    Ok((intake, checked))
 }
 
 fn check_against(spec: &Spec, regions: &Regions, envelope: &mut Envelope) -> Result<Checked> {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -37,8 +38,8 @@ def serve(options: ServerOptions) -> None:
     stop.wait()
     server.log.event("stopping: new requests are refused, those in flight are finished")
     if not server.stop():
-        server.log.error(f"requests were still in flight after {options.exit_timeout_secs} s")
-        raise typer.Exit(1)
+        server.log.error(f"requests were still in flight after {options.exit_timeout_secs} s; exiting without them")
+        os._exit(1)  # an engine still computes, and must not find the interpreter's end under it
     server.log.event("stopped")
 
 
