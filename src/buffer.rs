@@ -18,8 +18,12 @@ pub(crate) const ALIGNMENT: usize = 64;
 /// Free blocks above this many bytes in sum go back to the allocator.
 const KEPT_BYTES: usize = 1 << 30;
 
+#[derive(Default)]
 struct Pool {
     free: HashMap<usize, Vec<Block>>,
+    /// Page-locked blocks are kept for ever: unlocking one costs more than its memory is worth.
+    pinned: HashMap<usize, Vec<Block>>,
+    /// In `free`.
     bytes: usize,
 }
 
@@ -29,6 +33,7 @@ static POOL: Mutex<Option<Pool>> = Mutex::new(None);
 struct Block {
     address: NonNull<u8>,
     capacity: usize,
+    pinned: bool,
 }
 
 // SAFETY: a block owns its memory alone, like a `Box<[u8]>`.
@@ -53,7 +58,7 @@ impl Block {
         let layout = Self::layout(capacity);
         // SAFETY: the layout is not empty, a class is at least `ALIGNMENT` bytes.
         let address = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { address, capacity }
+        Self { address, capacity, pinned: false }
     }
 
     fn layout(capacity: usize) -> Layout {
@@ -68,7 +73,10 @@ impl Block {
 
 fn give_back(block: Block) {
     let mut guard = POOL.lock();
-    let pool = guard.get_or_insert_with(|| Pool { free: HashMap::new(), bytes: 0 });
+    let pool = guard.get_or_insert_with(Pool::default);
+    if block.pinned {
+        return pool.pinned.entry(block.capacity).or_default().push(block);
+    }
     if pool.bytes + block.capacity > KEPT_BYTES {
         drop(guard);
         return block.release();
@@ -87,6 +95,24 @@ pub(crate) struct Buffer {
 impl Buffer {
     pub(crate) fn new(length: usize) -> Self {
         Self { block: Some(Block::take(length)), start: 0, length }
+    }
+
+    /// A page-locked buffer that was used before, if there is one.
+    pub(crate) fn reuse_pinned(length: usize) -> Option<Self> {
+        let block = POOL.lock().as_mut()?.pinned.get_mut(&capacity_class(length))?.pop()?;
+        Some(Self { block: Some(block), start: 0, length })
+    }
+
+    /// Its whole capacity has been page-locked.
+    pub(crate) fn mark_pinned(&mut self) {
+        if let Some(block) = &mut self.block {
+            block.pinned = true;
+        }
+    }
+
+    /// Bytes of the block behind it.
+    pub(crate) fn capacity(&self) -> usize {
+        self.block.as_ref().map_or(0, |block| block.capacity)
     }
 
     /// A buffer whose *end* is aligned: the last tensor of a message is its tail, so it is aligned too whenever its
@@ -197,6 +223,40 @@ pub(crate) fn gather<'a>(sources: impl Iterator<Item = &'a Memory>, buffer: &Buf
 pub(crate) fn copy_to_region(bytes: &[u8], target: &Slice) {
     assert!(bytes.len() <= target.len(), "copy past the end of a region");
     copy(bytes.as_ptr() as usize, target.address(), bytes.len());
+}
+
+/// A copy that is yet to be made, from memory and to a buffer that outlive it.
+pub(crate) struct CopyJob<'a> {
+    from: &'a Memory,
+    to: usize,
+}
+
+impl<'a> CopyJob<'a> {
+    /// From `memory` to `at` in the buffer.
+    pub(crate) fn to_buffer(memory: &'a Memory, buffer: &'a Buffer, at: usize) -> Self {
+        assert!(at <= buffer.len() && memory.len() <= buffer.len() - at, "copy past the end of a buffer");
+        Self { from: memory, to: buffer.address() + at }
+    }
+
+    fn run(&self) {
+        copy(self.from.address(), self.to, self.from.len());
+    }
+}
+
+/// Makes the copies, with some threads when they are large: one core copies a fifth of what the link carries.
+pub(crate) fn copy_in_parallel(jobs: Vec<CopyJob<'_>>) {
+    const WORTH_A_THREAD: usize = 4 << 20;
+    const MOST_THREADS: usize = 4;
+    let bytes: usize = jobs.iter().map(|job| job.from.len()).sum();
+    let threads = (bytes / WORTH_A_THREAD).clamp(1, MOST_THREADS).min(jobs.len().max(1));
+    if threads == 1 {
+        return jobs.iter().for_each(CopyJob::run);
+    }
+    std::thread::scope(|scope| {
+        for part in jobs.chunks(jobs.len().div_ceil(threads)) {
+            scope.spawn(|| part.iter().for_each(CopyJob::run));
+        }
+    });
 }
 
 fn copy(from: usize, to: usize, length: usize) {

@@ -4,13 +4,15 @@
 #![allow(clippy::needless_pass_by_value)] // PyO3 hands arguments over as values
 use std::{collections::BTreeMap, sync::Arc};
 
+use bytes::Bytes;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
 
 use crate::{
     buffer::{self, Memory},
+    dma,
     dtype::Dtype,
     error::{Error, Kind, Result},
-    pending::{self, OutputReply, Reply, Request, ShapeKey, Spec, TensorSpec, Thresholds, Wanted},
+    pending::{self, LaneKey, OutputReply, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
     stamps::{BatchStamps, Duration, now},
 };
 
@@ -18,7 +20,7 @@ use crate::{
 const SHORT_COPY: usize = 64 << 10;
 
 type TensorTuple = (String, String, Vec<i64>);
-type LaneTuple = (u64, u64, Vec<u64>);
+type LaneTuple = (u64, u64, Vec<u64>, i32);
 type BatchSumsTuple = (u64, (u64, u64), (u64, u64), (u64, u64));
 
 /// The queue of one model version, seen from its instances and from control.
@@ -49,26 +51,35 @@ impl Intake {
         max_batch_size: i64,
         inputs: Vec<TensorTuple>,
         outputs: Vec<TensorTuple>,
+        on_device: bool,
     ) -> PyResult<Self> {
         let (inputs, outputs) = (tensor_specs(inputs)?, tensor_specs(outputs)?);
-        let spec = Spec { model, version, max_batch: max_batch_size, inputs, outputs };
+        let spec = Spec { model, version, max_batch: max_batch_size, inputs, outputs, on_device };
         Ok(Self { inner: Arc::new(pending::Intake::new(spec)) })
     }
 
-    /// Sleeps until a lane reaches its threshold of rows (`(lane, rows)`; 1 for lanes that are not named) or `until` (ns of
-    /// `now()`) is reached. Then `(now, draining, lanes)` with, for each lane, its number, when its oldest request was queued,
-    /// and the rows of each request until they pass `limit`. `None`: the intake is closed.
-    #[pyo3(signature = (thresholds, until, limit))]
+    /// Sleeps until a lane reaches its threshold of rows (`(lane, rows)`; 1 for lanes that are not named), or `until` (ns of
+    /// `now()`) is reached, or there were other than `nudges` nudges. Then `(now, draining, nudges, lanes)` with, for each lane,
+    /// its number, when its oldest request was queued, the rows of each request until they pass `limit`, and the device that
+    /// its tensors are in, or -1. `None`: the intake is closed.
+    #[pyo3(signature = (thresholds, until, nudges, limit))]
     fn wait(
         &self,
         py: Python<'_>,
         thresholds: Thresholds,
         until: Option<u64>,
+        nudges: Option<u64>,
         limit: u64,
-    ) -> Option<(u64, bool, Vec<LaneTuple>)> {
-        let pending = py.detach(|| self.inner.wait(&thresholds, until, limit))?;
-        let lanes = pending.lanes.into_iter().map(|view| (view.lane, view.oldest, view.rows)).collect();
-        Some((pending.now, pending.draining, lanes))
+    ) -> Option<(u64, bool, u64, Vec<LaneTuple>)> {
+        let pending = py.detach(|| self.inner.wait(&thresholds, until, nudges, limit))?;
+        let lanes =
+            pending.lanes.into_iter().map(|view| (view.lane, view.oldest, view.rows, view.home)).collect();
+        Some((pending.now, pending.draining, pending.nudges, lanes))
+    }
+
+    /// Has every instance that waits look again.
+    fn nudge(&self) {
+        self.inner.nudge();
     }
 
     /// The first `count` requests of `lane`, which leave the queue for `reason`; fewer when another thread was faster, `None`
@@ -166,6 +177,23 @@ impl Buffer {
     fn nbytes(&self) -> PyResult<usize> {
         self.inner.as_ref().map(buffer::Buffer::len).ok_or_else(given_away)
     }
+
+    /// Bytes of the block behind it, which is what is page-locked.
+    #[getter]
+    fn capacity(&self) -> PyResult<usize> {
+        self.inner.as_ref().map(buffer::Buffer::capacity).ok_or_else(given_away)
+    }
+
+    /// The whole block has been page-locked; it will be used again for page-locked buffers only.
+    fn mark_pinned(&mut self) -> PyResult<()> {
+        self.inner.as_mut().map(buffer::Buffer::mark_pinned).ok_or_else(given_away)
+    }
+
+    /// A page-locked buffer that was used before; `None` when there is none of this size.
+    #[staticmethod]
+    fn reuse_pinned(nbytes: usize) -> Option<Self> {
+        buffer::Buffer::reuse_pinned(nbytes).map(|inner| Self { inner: Some(inner) })
+    }
 }
 
 fn given_away() -> PyErr {
@@ -176,7 +204,7 @@ fn given_away() -> PyErr {
 #[pyclass(module = "headrace._wire")]
 pub(crate) struct Batch {
     intake: Arc<pending::Intake>,
-    key: ShapeKey,
+    key: LaneKey,
     requests: Vec<Answering>,
     rows: u64,
     first_ticket: u64,
@@ -194,12 +222,7 @@ struct Answering {
 }
 
 impl Batch {
-    fn new(
-        intake: Arc<pending::Intake>,
-        key: ShapeKey,
-        requests: Vec<Request>,
-        reason: &str,
-    ) -> Option<Self> {
+    fn new(intake: Arc<pending::Intake>, key: LaneKey, requests: Vec<Request>, reason: &str) -> Option<Self> {
         let (first_ticket, taken) = (requests.first()?.ticket, now());
         let rows = requests.iter().map(|request| request.rows).sum();
         {
@@ -229,14 +252,79 @@ impl Batch {
     fn dims(&self, input: usize) -> &[i64] {
         let ranks = self.intake.spec.inputs.iter().map(|tensor| tensor.dims.len());
         let start: usize = ranks.take(input).sum();
-        &self.key[start..start + self.intake.spec.inputs[input].dims.len()]
+        &self.key.shapes[start..start + self.intake.spec.inputs[input].dims.len()]
     }
 
-    fn with_rows(&self, rows: u64, dims: &[i64]) -> Vec<i64> {
-        if self.intake.spec.max_batch == 0 {
-            return dims.to_vec();
+    fn inputs(&self, position: usize) -> impl Iterator<Item = &Memory> {
+        self.requests.iter().map(move |answering| &answering.request.inputs[position])
+    }
+
+    /// Each request's wish for an output, and the bytes of its part.
+    fn outputs(&self, output: usize, row_bytes: usize) -> impl Iterator<Item = (&Wanted, usize)> {
+        self.requests.iter().map(move |answering| {
+            let rows = usize::try_from(answering.request.rows).unwrap_or(usize::MAX);
+            (&answering.request.outputs[output], rows.saturating_mul(row_bytes))
+        })
+    }
+
+    /// Gives each request its part of an output: with `direct`, parts that a DMA engine could put in place are there already.
+    fn spread(
+        &mut self,
+        py: Python<'_>,
+        output: usize,
+        shape: &[i64],
+        whole: Option<Bytes>,
+        direct: bool,
+    ) -> PyResult<()> {
+        let spec = self.intake.spec.clone();
+        let dims = if spec.max_batch == 0 { shape } else { shape.get(1..).unwrap_or_default() };
+        let row_bytes = spec.outputs[output].dtype.bytes(dims).unwrap_or(usize::MAX);
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        let wrong_rows = spec.max_batch > 0 && shape.first() != Some(&self.rows.cast_signed());
+        if wrong_rows || whole.as_ref().is_some_and(|whole| row_bytes.checked_mul(rows) != Some(whole.len()))
+        {
+            return Err(PyValueError::new_err(format!(
+                "output '{}' of {rows} rows has shape {shape:?} in {} bytes",
+                spec.outputs[output].name,
+                whole.map_or(0, |whole| whole.len())
+            )));
         }
-        [&[i64::try_from(rows).unwrap_or(i64::MAX)], dims].concat()
+        let bytes = whole.as_ref().map_or(0, Bytes::len);
+        let requests = &mut self.requests;
+        let mut copied = 0;
+        let mut hand_out = || {
+            let mut at = 0;
+            for Answering { request, outputs, error } in requests.iter_mut() {
+                let length = row_bytes * usize::try_from(request.rows).unwrap_or(0);
+                let (start, wanted) = (at, &request.outputs[output]);
+                at += length;
+                let part =
+                    || whole.as_ref().map_or_else(Bytes::new, |whole| whole.slice(start..start + length));
+                let bytes = match wanted {
+                    Wanted::No => continue,
+                    Wanted::Inline => Some(part()),
+                    Wanted::Region(slice) if slice.len() < length => {
+                        error.get_or_insert(too_small(&spec, output, slice.len(), length));
+                        continue;
+                    }
+                    Wanted::Region(_) if direct && dma::is_direct(wanted, length) => None,
+                    Wanted::Region(slice) => {
+                        buffer::copy_to_region(&part(), slice);
+                        copied += length as u64;
+                        None
+                    }
+                };
+                let shape = request_shape(&spec, request.rows, dims);
+                outputs.push(OutputReply { index: output, shape, bytes });
+            }
+        };
+        if bytes < SHORT_COPY {
+            hand_out()
+        } else {
+            py.detach(hand_out)
+        }
+        self.copied_out += copied;
+        Ok(())
     }
 
     fn finish(&mut self, failure: Option<&Error>, input_end: u64, infer_end: u64) {
@@ -302,6 +390,14 @@ fn check_regions(request: &Request) -> Result<()> {
     inputs.chain(outputs).try_for_each(crate::shm::Slice::check_intact)
 }
 
+/// Shape of one request's part of an output whose dimensions without the batch dimension are `dims`.
+fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
+    match spec.max_batch {
+        0 => dims.to_vec(),
+        _ => [&[rows.cast_signed()], dims].concat(),
+    }
+}
+
 fn too_small(spec: &Spec, output: usize, given: usize, needed: usize) -> Error {
     let (name, model) = (&spec.outputs[output].name, &spec.model);
     Error::new(
@@ -334,7 +430,7 @@ impl Batch {
 
     /// Shape of an input of the whole batch.
     fn shape<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.with_rows(self.rows, self.dims(position)))
+        PyTuple::new(py, request_shape(&self.intake.spec, self.rows, self.dims(position)))
     }
 
     /// Outputs that some request wants, by position.
@@ -410,56 +506,8 @@ impl Batch {
         shape: Vec<i64>,
         buffer: &mut Buffer,
     ) -> PyResult<()> {
-        let spec = self.intake.spec.clone();
-        let dims = if spec.max_batch == 0 { &shape[..] } else { shape.get(1..).unwrap_or_default() };
-        let size = spec.outputs[output].dtype.bytes(dims).unwrap_or(usize::MAX);
-        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
         let whole = buffer.inner.take().ok_or_else(given_away)?;
-        if size.checked_mul(rows) != Some(whole.len())
-            || (spec.max_batch > 0 && shape.first() != Some(&self.rows.cast_signed()))
-        {
-            return Err(PyValueError::new_err(format!(
-                "output '{}' of {rows} rows has shape {shape:?} in {} bytes",
-                spec.outputs[output].name,
-                whole.len()
-            )));
-        }
-        let whole = whole.freeze();
-        let requests = &mut self.requests;
-        let max_batch = spec.max_batch;
-        let mut copied = 0;
-        let mut spread = || {
-            let mut at = 0;
-            for Answering { request, outputs, error } in requests.iter_mut() {
-                let part = whole.slice(at..at + size * usize::try_from(request.rows).unwrap_or(0));
-                at += part.len();
-                let shape = match max_batch {
-                    0 => dims.to_vec(),
-                    _ => [&[request.rows.cast_signed()], dims].concat(),
-                };
-                let bytes = match &request.outputs[output] {
-                    Wanted::No => continue,
-                    Wanted::Inline => Some(part),
-                    Wanted::Region(slice) if slice.len() < part.len() => {
-                        error.get_or_insert(too_small(&spec, output, slice.len(), part.len()));
-                        continue;
-                    }
-                    Wanted::Region(slice) => {
-                        buffer::copy_to_region(&part, slice);
-                        copied += part.len() as u64;
-                        None
-                    }
-                };
-                outputs.push(OutputReply { index: output, shape, bytes });
-            }
-        };
-        if whole.len() < SHORT_COPY {
-            spread();
-        } else {
-            py.detach(spread);
-        }
-        self.copied_out += copied;
-        Ok(())
+        self.spread(py, output, &shape, Some(whole.freeze()), false)
     }
 
     /// Answers each request's `output` with its own input `source`: bytes of a message are passed on, those of regions are copied.
@@ -488,10 +536,7 @@ impl Batch {
                         None
                     }
                 };
-                let shape = match spec.max_batch {
-                    0 => dims.clone(),
-                    _ => [&[request.rows.cast_signed()], dims.as_slice()].concat(),
-                };
+                let shape = request_shape(&spec, request.rows, &dims);
                 outputs.push(OutputReply { index: output, shape, bytes });
             }
         };
@@ -501,6 +546,82 @@ impl Batch {
             py.detach(pass);
         }
         self.copied_out += copied;
+    }
+
+    /// Bytes of an input that a DMA engine cannot copy from where they are.
+    fn pageable_bytes(&self, position: usize) -> usize {
+        dma::pageable_bytes(self.inputs(position))
+    }
+
+    /// The pieces `(address, bytes)` of an input of the whole batch in order, for a DMA engine; what it cannot reach is copied
+    /// into `stage` first, which has `pageable_bytes` bytes.
+    #[pyo3(signature = (position, stage))]
+    fn sources(
+        &mut self,
+        py: Python<'_>,
+        position: usize,
+        stage: Option<&Buffer>,
+    ) -> PyResult<Vec<dma::Piece>> {
+        let stage = stage.map(|stage| stage.inner.as_ref().ok_or_else(given_away)).transpose()?;
+        let needed = self.pageable_bytes(position);
+        if needed > stage.map_or(0, buffer::Buffer::len) {
+            return Err(PyValueError::new_err(format!("{needed} bytes must be staged")));
+        }
+        let this = &*self;
+        let (pieces, copied) = if needed < SHORT_COPY {
+            dma::sources(this.inputs(position), stage)
+        } else {
+            py.detach(|| dma::sources(this.inputs(position), stage))
+        };
+        self.copied_in += copied as u64;
+        Ok(pieces)
+    }
+
+    /// Whether some request's output of `row_bytes` for each row must go through a staging buffer.
+    fn needs_stage(&self, output: usize, row_bytes: usize) -> bool {
+        let staged = |(wanted, length): (&Wanted, usize)| {
+            !matches!(wanted, Wanted::No) && !dma::is_direct(wanted, length)
+        };
+        self.outputs(output, row_bytes).any(staged)
+    }
+
+    /// Where a DMA engine puts the parts of an output: `(offset, address, bytes)`; into `stage`, as large as the output, what it
+    /// cannot put where the client wants it.
+    #[pyo3(signature = (output, row_bytes, stage))]
+    fn targets(
+        &self,
+        output: usize,
+        row_bytes: usize,
+        stage: Option<&Buffer>,
+    ) -> PyResult<Vec<(usize, usize, usize)>> {
+        let stage = stage.map(|stage| stage.inner.as_ref().ok_or_else(given_away)).transpose()?;
+        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        if stage.is_some_and(|stage| Some(stage.len()) != row_bytes.checked_mul(rows)) {
+            return Err(PyValueError::new_err("the staging buffer is not as large as the output"));
+        }
+        Ok(dma::targets(self.outputs(output, row_bytes), stage))
+    }
+
+    /// Hands an output of a device to its requests: what `targets` put where the client wants it is there, the rest is in
+    /// `stage`, which is given away.
+    #[pyo3(signature = (output, shape, stage))]
+    fn deliver(
+        &mut self,
+        py: Python<'_>,
+        output: usize,
+        shape: Vec<i64>,
+        stage: Option<&mut Buffer>,
+    ) -> PyResult<()> {
+        let whole = stage.map(|stage| stage.inner.take().ok_or_else(given_away)).transpose()?;
+        self.spread(py, output, &shape, whole.map(buffer::Buffer::freeze), true)
+    }
+
+    /// Answers all requests, stages given by their durations in ns: *output* ends now, every wait before is *queue*.
+    fn settle_spans(&mut self, py: Python<'_>, input_ns: u64, infer_ns: u64, output_ns: u64) {
+        let infer_end = now().saturating_sub(output_ns);
+        let input_end = infer_end.saturating_sub(infer_ns);
+        self.taken = input_end.saturating_sub(input_ns);
+        py.detach(|| self.finish(None, input_end, infer_end));
     }
 
     /// Books a fall-back by its name, and the bytes of output that it copied.

@@ -4,6 +4,7 @@
 mod binary;
 mod buffer;
 mod control;
+mod dma;
 mod dtype;
 mod envelope;
 mod error;

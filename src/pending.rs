@@ -39,6 +39,8 @@ pub(crate) struct Spec {
     pub(crate) max_batch: i64,
     pub(crate) inputs: Vec<TensorSpec>,
     pub(crate) outputs: Vec<TensorSpec>,
+    /// It is executed by instances on devices, which reach memory of devices.
+    pub(crate) on_device: bool,
 }
 
 /// Where one output of a request goes.
@@ -80,11 +82,20 @@ pub(crate) struct Request {
     pub(crate) permit: Permit,
 }
 
-/// The input shapes of a request, one after another and without batch dimensions: only equal ones share a batch.
-pub(crate) type ShapeKey = Box<[i64]>;
+/// What requests must have in common to share a batch.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct LaneKey {
+    /// Their input shapes, one after another and without batch dimensions.
+    pub(crate) shapes: Box<[i64]>,
+    /// The device that their tensors are in; `HOST` for all others.
+    pub(crate) home: i32,
+}
+
+/// No device: tensors in host memory, or in several devices'.
+pub(crate) const HOST: i32 = -1;
 
 struct Lane {
-    key: ShapeKey,
+    key: LaneKey,
     requests: VecDeque<Request>,
     rows: u64,
 }
@@ -92,6 +103,7 @@ struct Lane {
 /// What the policy sees of a lane.
 pub(crate) struct LaneView {
     pub(crate) lane: u64,
+    pub(crate) home: i32,
     pub(crate) oldest: u64,
     /// Rows of the waiting requests, oldest first, until they pass the limit of one batch.
     pub(crate) rows: Vec<u64>,
@@ -108,11 +120,13 @@ struct Sleeper {
 
 #[derive(Default)]
 struct Lanes {
-    by_key: HashMap<ShapeKey, u64>,
+    by_key: HashMap<LaneKey, u64>,
     by_number: BTreeMap<u64, Lane>,
     next_lane: u64,
     next_ticket: u64,
     sleepers: VecDeque<Arc<Sleeper>>,
+    /// Grows with every nudge.
+    nudges: u64,
     phase: Phase,
 }
 
@@ -129,11 +143,13 @@ enum Phase {
 pub(crate) struct Pending {
     pub(crate) now: u64,
     pub(crate) draining: bool,
+    /// Nudges so far: a `wait` that is given this number returns at once when there was another since.
+    pub(crate) nudges: u64,
     pub(crate) lanes: Vec<LaneView>,
 }
 
 impl Lanes {
-    fn push(&mut self, key: ShapeKey, mut request: Request) -> u64 {
+    fn push(&mut self, key: LaneKey, mut request: Request) -> u64 {
         request.ticket = self.next_ticket;
         self.next_ticket += 1;
         let ticket = request.ticket;
@@ -162,7 +178,7 @@ impl Lanes {
     }
 
     /// Up to `count` requests from the front of a lane, and its key.
-    fn take(&mut self, number: u64, count: usize) -> Option<(ShapeKey, Vec<Request>)> {
+    fn take(&mut self, number: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
         let lane = self.by_number.get_mut(&number)?;
         let count = count.min(lane.requests.len());
         let requests: Vec<_> = lane.requests.drain(..count).collect();
@@ -202,7 +218,7 @@ impl Lanes {
                 fits
             };
             let rows = waiting.requests.iter().take_while(fits).map(|request| request.rows).collect();
-            Some(LaneView { lane, oldest, rows })
+            Some(LaneView { lane, home: waiting.key.home, oldest, rows })
         };
         self.by_number.iter().filter_map(view).collect()
     }
@@ -246,7 +262,7 @@ impl Intake {
     ///
     /// # Errors
     /// `Unavailable` when the intake is closed.
-    pub(crate) fn push(&self, key: ShapeKey, request: Request) -> Result<u64> {
+    pub(crate) fn push(&self, key: LaneKey, request: Request) -> Result<u64> {
         let mut lanes = self.lanes.lock();
         if lanes.phase == Phase::Closed {
             let Spec { model, version, .. } = &*self.spec;
@@ -274,9 +290,15 @@ impl Intake {
         self.lanes.lock().by_number.values().map(|lane| lane.requests.len()).sum()
     }
 
-    /// Sleeps until some lane reaches its threshold, or `until` (ns) is reached, or nothing more will come; then tells what
-    /// waits.
-    pub(crate) fn wait(&self, thresholds: &Thresholds, until: Option<u64>, limit: u64) -> Option<Pending> {
+    /// Sleeps until some lane reaches its threshold, or `until` (ns) is reached, or there were other than `nudges` nudges, or
+    /// nothing more will come; then tells what waits.
+    pub(crate) fn wait(
+        &self,
+        thresholds: &Thresholds,
+        until: Option<u64>,
+        nudges: Option<u64>,
+        limit: u64,
+    ) -> Option<Pending> {
         let mut lanes = self.lanes.lock();
         loop {
             let now = now();
@@ -284,18 +306,24 @@ impl Intake {
                 return None;
             }
             let draining = lanes.phase == Phase::Draining;
-            if lanes.reaches(thresholds)
-                || until.is_some_and(|until| until <= now)
-                || (draining && !lanes.is_empty())
-            {
-                return Some(Pending { now, draining, lanes: lanes.view(limit) });
+            let nudged = nudges.is_some_and(|seen| seen != lanes.nudges);
+            let over = until.is_some_and(|until| until <= now) || (draining && !lanes.is_empty());
+            if nudged || over || lanes.reaches(thresholds) {
+                return Some(Pending { now, draining, nudges: lanes.nudges, lanes: lanes.view(limit) });
             }
             sleep(&mut lanes, thresholds, until.map(|until| until - now));
         }
     }
 
+    /// Has every sleeper look again: something that its policy knows of has changed.
+    pub(crate) fn nudge(&self) {
+        let mut lanes = self.lanes.lock();
+        lanes.nudges += 1;
+        lanes.wake_all();
+    }
+
     /// Up to `count` requests from the front of `lane`; fewer, or none, when another thread was faster.
-    pub(crate) fn take(&self, lane: u64, count: usize) -> Option<(ShapeKey, Vec<Request>)> {
+    pub(crate) fn take(&self, lane: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
         let mut lanes = self.lanes.lock();
         let (key, requests) = lanes.take(lane, count)?;
         lanes.ring();

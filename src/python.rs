@@ -33,7 +33,7 @@ pub(crate) struct Wire {
     runtime: Mutex<Option<Runtime>>,
 }
 
-type RegionRow = (String, String, usize, usize, usize);
+type RegionRow = (String, String, usize, usize, usize, Option<i32>, String);
 
 #[pymethods]
 impl Wire {
@@ -122,30 +122,76 @@ impl Wire {
         Some(Call { door: door.name(), verb, subject, payload, local, answer: Mutex::new(Some(answer)) })
     }
 
+    /// Maps and registers a region of the host; `(address, bytes, to be page-locked)` of the mapping behind it.
+    ///
     /// # Errors
     /// `WireError` as `shm::Regions::register` has it.
-    fn register_region(&self, name: &str, key: &str, offset: u64, byte_size: u64, local: bool) -> Result<()> {
-        self.check_shm(local)?;
-        self.inner.regions.register(name, key, offset, byte_size)
+    fn register_region(
+        &self,
+        name: &str,
+        key: &str,
+        offset: u64,
+        byte_size: u64,
+        local: bool,
+    ) -> Result<(usize, usize, bool)> {
+        self.check_client(local)?;
+        let mapping = self.inner.regions.register(name, key, offset, byte_size)?;
+        Ok((mapping.address, mapping.length, mapping.to_be_pinned))
     }
 
-    /// Forgets one region; false when there was none of that name.
-    fn unregister_region(&self, name: &str, local: bool) -> Result<bool> {
-        self.check_shm(local)?;
-        Ok(self.inner.regions.unregister(name))
+    /// Tells whether the mapping behind a region was page-locked: `None`, or why not.
+    #[pyo3(signature = (name, reason))]
+    fn set_pinned(&self, name: &str, reason: Option<String>) {
+        self.inner.regions.set_pinned(name, reason.map_or(Ok(()), Err));
     }
 
-    /// Forgets all regions and tells how many there were.
-    fn unregister_all_regions(&self, local: bool) -> Result<usize> {
-        self.check_shm(local)?;
-        Ok(self.inner.regions.unregister_all())
+    /// Registers memory of a device at an address that was opened for it.
+    fn register_device_region(
+        &self,
+        name: &str,
+        device: i32,
+        address: usize,
+        byte_size: usize,
+    ) -> Result<()> {
+        self.inner.regions.register_device(name, device, address, byte_size)
     }
 
-    /// `(name, key, offset, byte size, leases)` of one region or of all.
-    #[pyo3(signature = (name = None))]
-    fn regions(&self, name: Option<&str>) -> Result<Vec<RegionRow>> {
-        let rows = self.inner.regions.status(name)?;
-        Ok(rows.into_iter().map(|row| (row.name, row.key, row.offset, row.length, row.leases)).collect())
+    /// Refuses a client that may not use shared memory.
+    fn check_client(&self, local: bool) -> Result<()> {
+        self.inner.client_shm.refuses(local).map_or(Ok(()), Err)
+    }
+
+    /// Forgets one region of the host, or of devices; false when there was none of that name.
+    fn unregister_region(&self, name: &str, host: bool, local: bool) -> Result<bool> {
+        self.check_client(local)?;
+        Ok(self.inner.regions.unregister(name, host))
+    }
+
+    /// Forgets all regions of the host, or of devices, and tells how many there were.
+    fn unregister_all_regions(&self, host: bool, local: bool) -> Result<usize> {
+        self.check_client(local)?;
+        Ok(self.inner.regions.unregister_all(host))
+    }
+
+    /// `(name, key, offset, byte size, leases, device or None, why not page-locked or "")` of one region or of all.
+    #[pyo3(signature = (name, host))]
+    fn regions(&self, name: Option<&str>, host: bool) -> Result<Vec<RegionRow>> {
+        let row = |row: shm::RegionStatus| {
+            (row.name, row.key, row.offset, row.length, row.leases, row.device, row.unpinned)
+        };
+        Ok(self.inner.regions.status(name, host)?.into_iter().map(row).collect())
+    }
+
+    /// `(device or None, address, bytes)` of memory that nobody reaches any more and that must be let go of.
+    #[staticmethod]
+    fn retired() -> Vec<(Option<i32>, usize, usize)> {
+        shm::retired()
+    }
+
+    /// The retired memory at this address has been let go of.
+    #[staticmethod]
+    fn bury(address: usize) {
+        shm::bury(address);
     }
 
     /// Connections that are open.
@@ -169,12 +215,6 @@ impl Wire {
         if let Some(runtime) = self.runtime.lock().take() {
             py.detach(|| runtime.shutdown_timeout(Duration::from_secs(1)));
         }
-    }
-}
-
-impl Wire {
-    fn check_shm(&self, local: bool) -> Result<()> {
-        self.inner.client_shm.refuses(local).map_or(Ok(()), Err)
     }
 }
 

@@ -9,8 +9,8 @@ use crate::{
     envelope::{Envelope, InputEnvelope, OutputEnvelope, RegionPart, Source},
     error::{Error, Kind, Result},
     gate::Permit,
-    pending::{Intake, Reply, Request, ShapeKey, Spec, TensorSpec, Wanted},
-    shm::{Regions, Slice},
+    pending::{HOST, Intake, LaneKey, Reply, Request, Spec, TensorSpec, Wanted},
+    shm::{Place, Regions, Slice},
     stamps::now,
     wire::{ClientShm, Wire},
 };
@@ -65,7 +65,7 @@ pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Pe
 }
 
 struct Checked {
-    key: ShapeKey,
+    key: LaneKey,
     rows: u64,
     inputs: Vec<Memory>,
     outputs: Vec<Wanted>,
@@ -88,7 +88,7 @@ fn check(wire: &Wire, envelope: &mut Envelope, local: bool) -> Result<(Arc<Intak
 
 fn check_against(spec: &Spec, regions: &Regions, envelope: &mut Envelope) -> Result<Checked> {
     let memories =
-        envelope.inputs.iter_mut().map(|input| memory(regions, input)).collect::<Result<Vec<_>>>()?;
+        envelope.inputs.iter_mut().map(|input| memory(spec, regions, input)).collect::<Result<Vec<_>>>()?;
     let outputs = wanted_outputs(spec, regions, &envelope.outputs)?;
     let order = order_inputs(spec, &envelope.inputs)?;
     let rows = rows(spec, &order)?;
@@ -104,18 +104,39 @@ fn check_against(spec: &Spec, regions: &Regions, envelope: &mut Envelope) -> Res
         check_size(spec, tensor, input, &memory)?;
         inputs.push(memory);
     }
-    Ok(Checked { key: key.into(), rows, inputs, outputs })
+    let key = LaneKey { shapes: key.into(), home: home(&inputs) };
+    Ok(Checked { key, rows, inputs, outputs })
 }
 
-fn memory(regions: &Regions, input: &mut InputEnvelope) -> Result<Memory> {
-    match &mut input.source {
-        Source::Inline(bytes) => Ok(Memory::Inline(bytes.clone())),
-        Source::Region(part) => lease(regions, part).map(Memory::Region),
+/// The device that all inputs are in, if so.
+fn home(inputs: &[Memory]) -> i32 {
+    let mut places = inputs.iter().map(|memory| match memory {
+        Memory::Region(slice) => slice.place(),
+        Memory::Inline(_) => Place::Pageable,
+    });
+    let first = places.next();
+    match first {
+        Some(Place::Device(device)) if places.all(|place| Some(place) == first) => device,
+        _ => HOST,
     }
 }
 
-fn lease(regions: &Regions, part: &RegionPart) -> Result<Slice> {
-    regions.lease(&part.name, part.offset, part.length)
+fn memory(spec: &Spec, regions: &Regions, input: &mut InputEnvelope) -> Result<Memory> {
+    match &mut input.source {
+        Source::Inline(bytes) => Ok(Memory::Inline(bytes.clone())),
+        Source::Region(part) => lease(spec, regions, part).map(Memory::Region),
+    }
+}
+
+fn lease(spec: &Spec, regions: &Regions, part: &RegionPart) -> Result<Slice> {
+    let slice = regions.lease(&part.name, part.offset, part.length)?;
+    if !spec.on_device && matches!(slice.place(), Place::Device(_)) {
+        let (model, region) = (&spec.model, &part.name);
+        return Err(Error::unsupported(format!(
+            "model '{model}' runs on the CPU, which cannot reach CUDA shared memory region '{region}'"
+        )));
+    }
+    Ok(slice)
 }
 
 fn wanted_outputs(spec: &Spec, regions: &Regions, asked: &[OutputEnvelope]) -> Result<Vec<Wanted>> {
@@ -127,7 +148,7 @@ fn wanted_outputs(spec: &Spec, regions: &Regions, asked: &[OutputEnvelope]) -> R
         let (name, model) = (&output.name, &spec.model);
         let place = match &output.region {
             None => Wanted::Inline,
-            Some(part) => Wanted::Region(lease(regions, part)?),
+            Some(part) => Wanted::Region(lease(spec, regions, part)?),
         };
         let Some(at) = spec.outputs.iter().position(|tensor| tensor.name == *name) else {
             return Err(Error::invalid(format!(

@@ -111,11 +111,43 @@ pub(crate) fn guard_against_truncation() {
     });
 }
 
-/// A whole shared-memory object in our address space. Unmapped when the last lease on it ends.
+/// Largest piece of a mapping that is page-locked by one call; a DMA must not cross from one piece to the next.
+pub(crate) const PIN_PIECE: usize = 1 << 30;
+
+/// Memory that nobody can reach any more and that Python must let go of (page-locking, a device handle) before it ends.
+static RETIRED: Mutex<Vec<Retired>> = Mutex::new(Vec::new());
+
+/// A row for Python: the device, or `None` for a page-locked mapping of host memory.
+pub(crate) struct Retired {
+    pub(crate) device: Option<i32>,
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+}
+
+/// What has been retired and not been buried yet.
+pub(crate) fn retired() -> Vec<(Option<i32>, usize, usize)> {
+    RETIRED.lock().iter().map(|row| (row.device, row.address, row.length)).collect()
+}
+
+/// Python has let go of the retired memory at this address.
+pub(crate) fn bury(address: usize) {
+    let mut rows = RETIRED.lock();
+    if let Some(at) = rows.iter().position(|row| row.address == address) {
+        let row = rows.swap_remove(at);
+        if row.device.is_none() {
+            unmap(row.address, row.length);
+        }
+    }
+}
+
+/// A whole shared-memory object in our address space. Unmapped when the last lease on it ends; a page-locked one is
+/// retired instead, for Python to unlock it first.
 struct Mapping {
     address: usize,
     length: usize,
     guard: &'static Guard,
+    /// Whether Python page-locked it, or why not; `None` until it tried.
+    pinned: Mutex<Option<std::result::Result<(), String>>>,
 }
 
 impl Mapping {
@@ -130,7 +162,7 @@ impl Mapping {
         }
         let address = address as usize;
         if let Some(guard) = claim_guard(address, length) {
-            Ok(Self { address, length, guard })
+            Ok(Self { address, length, guard, pinned: Mutex::new(None) })
         } else {
             unmap(address, length);
             Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
@@ -139,6 +171,10 @@ impl Mapping {
 
     fn poisoned(&self) -> bool {
         self.guard.poisoned.load(Acquire)
+    }
+
+    fn pinned(&self) -> bool {
+        matches!(&*self.pinned.lock(), Some(Ok(())))
     }
 }
 
@@ -150,14 +186,50 @@ fn unmap(address: usize, length: usize) {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.guard.start.store(0, Release);
-        unmap(self.address, self.length);
+        if self.pinned() {
+            RETIRED.lock().push(Retired { device: None, address: self.address, length: self.length });
+        } else {
+            unmap(self.address, self.length);
+        }
     }
+}
+
+/// Memory of a device that a client shared by its handle. Retired when the last lease ends: Python closes the handle.
+struct DeviceMemory {
+    device: i32,
+    address: usize,
+    length: usize,
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        RETIRED.lock().push(Retired {
+            device: Some(self.device),
+            address: self.address,
+            length: self.length,
+        });
+    }
+}
+
+#[derive(Clone)]
+enum Owner {
+    Host(Arc<Mapping>),
+    Device(Arc<DeviceMemory>),
+}
+
+/// Where the bytes of a lease are, as a DMA engine sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Host memory that only the CPU should copy.
+    Pageable,
+    Pinned,
+    Device(i32),
 }
 
 /// A lease on a part of a region: it stays mapped while the lease lives, whatever the client unregisters or unlinks.
 #[derive(Clone)]
 pub(crate) struct Slice {
-    mapping: Arc<Mapping>,
+    owner: Owner,
     address: usize,
     length: usize,
     region: Arc<str>,
@@ -172,25 +244,65 @@ impl Slice {
         self.length
     }
 
+    pub(crate) fn place(&self) -> Place {
+        match &self.owner {
+            Owner::Host(mapping) if mapping.pinned() => Place::Pinned,
+            Owner::Host(_) => Place::Pageable,
+            Owner::Device(memory) => Place::Device(memory.device),
+        }
+    }
+
+    /// Bytes from `address` on that one DMA may cover: up to the end of the piece that was page-locked by one call.
+    pub(crate) fn piece(&self, address: usize) -> usize {
+        match &self.owner {
+            Owner::Host(mapping) => PIN_PIECE - (address - mapping.address) % PIN_PIECE,
+            Owner::Device(_) => usize::MAX,
+        }
+    }
+
     /// # Errors
     /// `InvalidArgument` when the client took memory away that a lease on this mapping covers.
     pub(crate) fn check_intact(&self) -> Result<()> {
-        if !self.mapping.poisoned() {
-            return Ok(());
+        match &self.owner {
+            Owner::Host(mapping) if mapping.poisoned() => {
+                let region = &self.region;
+                Err(Error::invalid(format!(
+                    "shared memory region '{region}' was truncated while it was in use; register it again at its new size"
+                )))
+            }
+            Owner::Host(_) | Owner::Device(_) => Ok(()),
         }
-        let region = &self.region;
-        Err(Error::invalid(format!(
-            "shared memory region '{region}' was truncated while it was in use; register it again at its new size"
-        )))
     }
 }
 
 struct Region {
     name: Arc<str>,
+    /// Of the shared-memory object; empty for memory of a device.
     key: String,
     offset: usize,
     length: usize,
-    mapping: Arc<Mapping>,
+    owner: Owner,
+}
+
+impl Region {
+    fn is_host(&self) -> bool {
+        matches!(self.owner, Owner::Host(_))
+    }
+
+    fn holders(&self) -> usize {
+        match &self.owner {
+            Owner::Host(mapping) => Arc::strong_count(mapping),
+            Owner::Device(memory) => Arc::strong_count(memory),
+        }
+    }
+
+    fn shares_memory(&self, other: &Self) -> bool {
+        match (&self.owner, &other.owner) {
+            (Owner::Host(a), Owner::Host(b)) => Arc::ptr_eq(a, b),
+            (Owner::Device(a), Owner::Device(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
 }
 
 /// A row of the status verb.
@@ -201,6 +313,18 @@ pub(crate) struct RegionStatus {
     pub(crate) length: usize,
     /// Requests that hold a part of its mapping now, under whatever name.
     pub(crate) leases: usize,
+    /// The device whose memory it is; `None` for the host's.
+    pub(crate) device: Option<i32>,
+    /// Empty: page-locked. Otherwise why it is not.
+    pub(crate) unpinned: String,
+}
+
+/// The mapping behind a registration, for Python to page-lock it.
+pub(crate) struct Registered {
+    pub(crate) address: usize,
+    pub(crate) length: usize,
+    /// Nobody has tried yet.
+    pub(crate) to_be_pinned: bool,
 }
 
 #[derive(Default)]
@@ -216,7 +340,7 @@ impl Regions {
     /// # Errors
     /// `InvalidArgument` for a key or bounds that cannot be, `AlreadyExists` for a taken name, `Internal` when the object
     /// cannot be opened.
-    pub(crate) fn register(&self, name: &str, key: &str, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn register(&self, name: &str, key: &str, offset: u64, length: u64) -> Result<Registered> {
         let bare = check_key(name, key)?;
         let taken =
             || Error::new(Kind::AlreadyExists, format!("shared memory region '{name}' already in manager"));
@@ -237,9 +361,47 @@ impl Regions {
         if table.contains_key(name) {
             return Err(taken());
         }
+        let registered = Registered {
+            address: mapping.address,
+            length: mapping.length,
+            to_be_pinned: mapping.pinned.lock().is_none(),
+        };
         let name: Arc<str> = name.into();
-        table.insert(name.clone(), Region { name, key: key.into(), offset, length, mapping });
+        let owner = Owner::Host(mapping);
+        table.insert(name.clone(), Region { name, key: key.into(), offset, length, owner });
+        Ok(registered)
+    }
+
+    /// Registers memory of a device, at an address that Python opened.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a taken name. The memory is then retired, as if it had been unregistered.
+    pub(crate) fn register_device(
+        &self,
+        name: &str,
+        device: i32,
+        address: usize,
+        length: usize,
+    ) -> Result<()> {
+        let memory = Arc::new(DeviceMemory { device, address, length });
+        let mut table = self.table.write();
+        if table.contains_key(name) {
+            return Err(Error::new(
+                Kind::AlreadyExists,
+                format!("shared memory region '{name}' already in manager"),
+            ));
+        }
+        let name: Arc<str> = name.into();
+        let owner = Owner::Device(memory);
+        table.insert(name.clone(), Region { name, key: String::new(), offset: 0, length, owner });
         Ok(())
+    }
+
+    /// Python tried to page-lock the mapping of this region: it is, or here is why not.
+    pub(crate) fn set_pinned(&self, name: &str, outcome: std::result::Result<(), String>) {
+        if let Some(Region { owner: Owner::Host(mapping), .. }) = self.table.read().get(name) {
+            *mapping.pinned.lock() = Some(outcome);
+        }
     }
 
     fn map(&self, file: &File, size: usize) -> std::result::Result<Arc<Mapping>, String> {
@@ -258,38 +420,61 @@ impl Regions {
         Ok(mapping)
     }
 
-    /// Forgets `name`; its mapping stays for the leases on it. Unknown names are fine, as in Triton.
-    pub(crate) fn unregister(&self, name: &str) -> bool {
-        self.table.write().remove(name).is_some()
+    /// Forgets `name` if it is of the host or of a device, as asked; its memory stays for the leases on it. Unknown names
+    /// are fine, as in Triton.
+    pub(crate) fn unregister(&self, name: &str, host: bool) -> bool {
+        let mut table = self.table.write();
+        table.get(name).is_some_and(|region| region.is_host() == host) && table.remove(name).is_some()
     }
 
-    /// Forgets all names, and tells how many there were.
-    pub(crate) fn unregister_all(&self) -> usize {
-        self.table.write().drain().count()
+    /// Forgets all names of the host, or of devices, and tells how many there were.
+    pub(crate) fn unregister_all(&self, host: bool) -> usize {
+        let mut table = self.table.write();
+        let before = table.len();
+        table.retain(|_, region| region.is_host() != host);
+        before - table.len()
     }
 
-    /// One region, or all of them sorted by name.
+    /// One region, or all of them sorted by name; of the host or of devices.
     ///
     /// # Errors
-    /// `NotFound` for a name that is not registered.
-    pub(crate) fn status(&self, name: Option<&str>) -> Result<Vec<RegionStatus>> {
+    /// `NotFound` for a name that is not registered as such.
+    pub(crate) fn status(&self, name: Option<&str>, host: bool) -> Result<Vec<RegionStatus>> {
         let table = self.table.read();
         let row = |region: &Region| {
-            let names = table.values().filter(|other| Arc::ptr_eq(&other.mapping, &region.mapping)).count();
+            let names = table.values().filter(|other| other.shares_memory(region)).count();
+            let (device, unpinned) = match &region.owner {
+                Owner::Device(memory) => (Some(memory.device), String::new()),
+                Owner::Host(mapping) => (
+                    None,
+                    match &*mapping.pinned.lock() {
+                        Some(Ok(())) => String::new(),
+                        Some(Err(reason)) => reason.clone(),
+                        None => "this server has no GPU".into(),
+                    },
+                ),
+            };
             RegionStatus {
                 name: region.name.to_string(),
                 key: region.key.clone(),
                 offset: region.offset,
                 length: region.length,
-                leases: Arc::strong_count(&region.mapping).saturating_sub(names),
+                leases: region.holders().saturating_sub(names),
+                device,
+                unpinned,
             }
         };
-        if let Some(name) = name {
-            Ok(vec![row(table.get(name).ok_or_else(|| unknown(name))?)])
-        } else {
-            let mut rows: Vec<_> = table.values().map(row).collect();
-            rows.sort_by(|a, b| a.name.cmp(&b.name));
-            Ok(rows)
+        match name {
+            Some(name) => match table.get(name).filter(|region| region.is_host() == host) {
+                Some(region) => Ok(vec![row(region)]),
+                None => Err(unknown(name)),
+            },
+            None => {
+                let mut rows: Vec<_> =
+                    table.values().filter(|region| region.is_host() == host).map(row).collect();
+                rows.sort_by(|a, b| a.name.cmp(&b.name));
+                Ok(rows)
+            }
         }
     }
 
@@ -316,10 +501,14 @@ impl Regions {
                 "Invalid offset + byte size for shared memory region: '{name}': {offset} + {length} is over its {size} bytes"
             )));
         }
-        let mapping = region.mapping.clone();
-        let start = mapping.address + region.offset + usize::try_from(offset).unwrap_or(usize::MAX);
+        let owner = region.owner.clone();
+        let start = match &owner {
+            Owner::Host(mapping) => mapping.address,
+            Owner::Device(memory) => memory.address,
+        };
+        let address = start + region.offset + usize::try_from(offset).unwrap_or(usize::MAX);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
-        let slice = Slice { mapping, address: start, length, region: region.name.clone() };
+        let slice = Slice { owner, address, length, region: region.name.clone() };
         slice.check_intact()?;
         Ok(slice)
     }
@@ -489,9 +678,30 @@ mod tests {
         assert!(copied && bytes.iter().all(|&byte| byte == 0));
         assert!(text(slice.check_intact()).contains("was truncated"));
         File::options().write(true).open(object.path()).unwrap().set_len(1 << 16).unwrap();
-        regions.unregister("r");
+        regions.unregister("r", true);
         regions.register("r", &object.0, 0, 1 << 16).unwrap();
         assert!(regions.lease("r", 0, 1 << 16).unwrap().check_intact().is_ok());
+    }
+
+    #[test]
+    fn page_locked_and_device_memory_is_retired_before_it_ends() {
+        let (object, regions) = (Object::new("retire", 4096), Regions::default());
+        let host = regions.register("h", &object.0, 0, 4096).unwrap();
+        assert!(host.to_be_pinned);
+        regions.set_pinned("h", Ok(()));
+        regions.register_device("d", 3, 0x7000, 512).unwrap();
+        assert_eq!(regions.lease("h", 0, 1).unwrap().place(), Place::Pinned);
+        let lease = regions.lease("d", 8, 8).unwrap();
+        assert_eq!((lease.place(), lease.address()), (Place::Device(3), 0x7008));
+        regions.unregister_all(true);
+        regions.unregister_all(false);
+        let of = |address| retired().into_iter().find(|row| row.1 == address);
+        assert_eq!((of(host.address), of(0x7000)), (Some((None, host.address, 4096)), None));
+        drop(lease);
+        assert_eq!(of(0x7000), Some((Some(3), 0x7000, 512)));
+        bury(0x7000);
+        bury(host.address);
+        assert_eq!((of(host.address), of(0x7000)), (None, None));
     }
 
     #[test]
@@ -499,8 +709,12 @@ mod tests {
         let (object, regions) = (Object::new("lease", 4096), Regions::default());
         regions.register("r", &object.0, 0, 4096).unwrap();
         let slice = regions.lease("r", 0, 4096).unwrap();
-        assert_eq!(regions.status(Some("r")).unwrap()[0].leases, 1);
-        assert!(regions.unregister("r") && !regions.unregister("r"));
+        assert_eq!(regions.status(Some("r"), true).unwrap()[0].leases, 1);
+        assert!(
+            !regions.unregister("r", false)
+                && regions.unregister("r", true)
+                && !regions.unregister("r", true)
+        );
         crate::buffer::copy_to_region(&[7; 4096], &slice);
         assert!(text(regions.lease("r", 0, 1)).contains("Unable to find shared memory region: 'r'"));
     }

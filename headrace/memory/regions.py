@@ -18,6 +18,8 @@ class RegionStatus:
     byte_size: int
     leases: int
     """Requests that hold a part of its memory now."""
+    unpinned: str
+    """Why it is not page-locked; empty when it is."""
 
 
 class SystemRegions:
@@ -43,16 +45,16 @@ class SystemRegions:
         """Forgets `name`, or all names when it is empty. Requests in flight keep their memory."""
         try:
             if name:
-                self._wire.unregister_region(name, local)
+                self._wire.unregister_region(name, True, local)
             else:
-                self._wire.unregister_all_regions(local)
+                self._wire.unregister_all_regions(True, local)
         except WireError as error:
             raise HeadraceError.from_wire(error) from None
 
     def status(self, name: str) -> list[RegionStatus]:
         """One region, or all of them when `name` is empty; NOT_FOUND for one that is not registered."""
         try:
-            rows = self._wire.regions(name or None)
+            rows = self._wire.regions(name or None, True)
         except WireError as error:
             raise HeadraceError.from_wire(error) from None
-        return [RegionStatus(*row) for row in rows]
+        return [RegionStatus(*row[:5], unpinned=row[6]) for row in rows]

@@ -25,7 +25,7 @@ class InstanceLoop:
         self._policy = policy
         self._serve = serve
         self._on_failure = on_failure
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run_or_close, name=name, daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -36,11 +36,19 @@ class InstanceLoop:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def _run_or_close(self) -> None:
+        """A fault of ours in the loop must not leave requests waiting for nobody."""
+        try:
+            self._run()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._on_failure(self._thread.name, error)
+            self._intake.close()
+
     def _run(self) -> None:
         intake, policy = self._intake, self._policy
         wait: Wait = IDLE
-        while (pending := intake.wait(list(wait.thresholds), wait.until, policy.max_rows)) is not None:
-            now, draining, lanes = pending
+        while (pending := intake.wait(list(wait.thresholds), wait.until, None, policy.max_rows)) is not None:
+            now, draining, _, lanes = pending
             decision = decide(lanes, policy, now, draining)
             if isinstance(decision, Take):
                 wait = IDLE

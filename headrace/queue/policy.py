@@ -57,13 +57,13 @@ class Wait:
     until: int | None = None
 
 
-Lane = tuple[int, int, list[int]]
-"""Number, when the oldest request was queued (ns), rows of each request, oldest first."""
+Lane = tuple[int, int, list[int], int]
+"""Number, when the oldest request was queued (ns), rows of each request, oldest first, home device or -1."""
 
 IDLE = Wait()
 
 
-def decide(lanes: Sequence[Lane], policy: BatchPolicy, now: int, draining: bool) -> Take | Wait:
+def decide(lanes: Sequence[Lane], policy: BatchPolicy, now: int, draining: bool, booked: int = 0) -> Take | Wait:
     """Takes from the lane whose oldest request has waited longest, among those that may go; waits when none
     may.
 
@@ -72,27 +72,30 @@ def decide(lanes: Sequence[Lane], policy: BatchPolicy, now: int, draining: bool)
         policy: the model's batching rule.
         now: ns on the clock of the lanes' stamps.
         draining: nothing more will come.
+        booked: batches that the instance has taken and not computed yet. While there is one, only a batch that cannot
+            grow may go: the instance's compute does not run dry, so a partial batch would gain nothing.
     """
     best: Take | None = None
     best_age = 0
     thresholds: list[tuple[int, int]] = []
     until: int | None = None
     for lane in lanes:
-        answer = _decide_lane(lane, policy, now, draining)
-        number, oldest, _ = lane
+        answer = _decide_lane(lane, policy, now, draining, booked)
+        number, oldest, _, _ = lane
         if isinstance(answer, Take):
             if best is None or oldest < best_age:
                 best, best_age = answer, oldest
         else:
             thresholds.append((number, answer))
-            due = oldest + policy.delay_ns
-            until = due if until is None else min(until, due)
+            if not booked:
+                due = oldest + policy.delay_ns
+                until = due if until is None else min(until, due)
     return best if best is not None else Wait(tuple(thresholds), until)
 
 
-def _decide_lane(lane: Lane, policy: BatchPolicy, now: int, draining: bool) -> Take | int:
+def _decide_lane(lane: Lane, policy: BatchPolicy, now: int, draining: bool, booked: int) -> Take | int:
     """What to take of this lane, or the rows that it must have to be looked at again."""
-    number, oldest, rows = lane
+    number, oldest, rows, _ = lane
     if not policy.dynamic:
         return Take(number, 1, SINGLE)
     count, total, preferred_count = _fitting(rows, policy)
@@ -100,11 +103,11 @@ def _decide_lane(lane: Lane, policy: BatchPolicy, now: int, draining: bool) -> T
         return Take(number, count, FULL)
     if draining:
         return Take(number, count, DRAIN)
-    if policy.delay_ns == 0:
+    if policy.delay_ns == 0 and not booked:
         return Take(number, count, NO_DELAY)
-    if now - oldest >= policy.delay_ns:
+    if now - oldest >= policy.delay_ns and not booked:
         return Take(number, count, DELAY)
-    if preferred_count:
+    if preferred_count and policy.delay_ns:
         return Take(number, preferred_count, PREFERRED)
     return next((size for size in policy.preferred if size > total), policy.max_rows)
 

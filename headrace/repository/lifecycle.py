@@ -200,4 +200,4 @@ def _intake(spec: ModelSpec, version: int) -> Intake:
     def rows(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, str, list[int]]]:
         return [(tensor.name, tensor.dtype.name, list(tensor.dims)) for tensor in tensors]
 
-    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs))
+    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs), False)

@@ -35,13 +35,13 @@ def questions(draw: st.DrawFn) -> tuple[list[Lane], BatchPolicy, int, bool]:
     now = draw(st.integers(0, 10**6))
     sizes = st.lists(st.integers(1, policy.max_rows), min_size=1, max_size=70)
     lanes = [
-        (number, draw(st.integers(0, now)), draw(sizes)) for number in draw(st.sets(st.integers(0, 9), max_size=4))
+        (number, draw(st.integers(0, now)), draw(sizes), -1) for number in draw(st.sets(st.integers(0, 9), max_size=4))
     ]
     return lanes, policy, now, draw(st.booleans())
 
 
 def rows_of(take: Take, lanes: list[Lane]) -> list[int]:
-    return next(rows for number, _, rows in lanes if number == take.lane)[: take.count]
+    return next(rows for number, _, rows, _ in lanes if number == take.lane)[: take.count]
 
 
 @given(questions())
@@ -62,13 +62,13 @@ def test_nothing_waits_without_a_reason(question) -> None:
     decision = decide(lanes, policy, now, draining)
     if isinstance(decision, Wait):
         assert not draining or not lanes
-        for number, oldest, rows in lanes:
+        for number, oldest, rows, _ in lanes:
             assert policy.dynamic
             assert oldest + policy.delay_ns > now
             assert sum(rows) < policy.max_rows
             threshold = dict(decision.thresholds)[number]
             assert sum(rows) < threshold <= policy.max_rows
-        assert decision.until == min((oldest + policy.delay_ns for _, oldest, _ in lanes), default=None)
+        assert decision.until == min((oldest + policy.delay_ns for _, oldest, _, _ in lanes), default=None)
     else:
         assert lanes
 
@@ -76,7 +76,7 @@ def test_nothing_waits_without_a_reason(question) -> None:
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 7)), min_size=1, max_size=9), st.integers(100, 999))
 def test_a_wait_ends(waiting: list[tuple[int, int]], now: int) -> None:
     """At the time it names something is taken, if nothing has come."""
-    lanes: list[Lane] = [(number, oldest, [rows]) for number, (oldest, rows) in enumerate(waiting)]
+    lanes: list[Lane] = [(number, oldest, [rows], -1) for number, (oldest, rows) in enumerate(waiting)]
     policy = BatchPolicy(8, True, (8,), 1000)
     decision = decide(lanes, policy, now, False)
     assert isinstance(decision, Wait)
@@ -91,7 +91,7 @@ def test_the_reason_is_true(question) -> None:
     lanes, policy, now, draining = question
     decision = decide(lanes, policy, now, draining)
     assume(isinstance(decision, Take))
-    number, oldest, waiting = next(lane for lane in lanes if lane[0] == decision.lane)
+    number, oldest, waiting, _ = next(lane for lane in lanes if lane[0] == decision.lane)
     rows = sum(rows_of(decision, lanes))
     rest = waiting[decision.count :]
     assert {
@@ -109,7 +109,7 @@ def test_the_oldest_lane_that_may_go_goes(question) -> None:
     lanes, policy, now, draining = question
     decision = decide(lanes, policy, now, draining)
     assume(isinstance(decision, Take))
-    ages = {number: oldest for number, oldest, _ in lanes}
+    ages = {number: oldest for number, oldest, _, _ in lanes}
     for lane in lanes:
         alone = decide([lane], policy, now, draining)
         if isinstance(alone, Take):
@@ -119,15 +119,25 @@ def test_the_oldest_lane_that_may_go_goes(question) -> None:
 def test_the_documented_example() -> None:
     """Preferred 2, 4 and 8 with a delay: eight requests go as eight, nine as eight, three as two."""
     policy = BatchPolicy(16, True, (2, 4, 8), 1000)
-    assert decide([(0, 0, [1] * 8)], policy, 1, False) == Take(0, 8, PREFERRED)
-    assert decide([(0, 0, [1] * 9)], policy, 1, False) == Take(0, 8, PREFERRED)
-    assert decide([(0, 0, [1] * 3)], policy, 1, False) == Take(0, 2, PREFERRED)
-    assert decide([(0, 0, [1])], policy, 1, False) == Wait(((0, 2),), 1000)
-    assert decide([(0, 0, [1])], policy, 1000, False) == Take(0, 1, DELAY)
+    assert decide([(0, 0, [1] * 8, -1)], policy, 1, False) == Take(0, 8, PREFERRED)
+    assert decide([(0, 0, [1] * 9, -1)], policy, 1, False) == Take(0, 8, PREFERRED)
+    assert decide([(0, 0, [1] * 3, -1)], policy, 1, False) == Take(0, 2, PREFERRED)
+    assert decide([(0, 0, [1], -1)], policy, 1, False) == Wait(((0, 2),), 1000)
+    assert decide([(0, 0, [1], -1)], policy, 1000, False) == Take(0, 1, DELAY)
 
 
 def test_the_founding_report_batches_what_waits() -> None:
     """`preferred_batch_size: 32` without a delay: whatever waits goes, up to 32."""
     policy = BatchPolicy(32, True, (32,), 0)
-    assert decide([(0, 0, [1] * 50)], policy, 0, False) == Take(0, 32, FULL)
-    assert decide([(0, 0, [1] * 5)], policy, 0, False) == Take(0, 5, NO_DELAY)
+    assert decide([(0, 0, [1] * 50, -1)], policy, 0, False) == Take(0, 32, FULL)
+    assert decide([(0, 0, [1] * 5, -1)], policy, 0, False) == Take(0, 5, NO_DELAY)
+
+
+@given(questions(), st.integers(1, 3))
+def test_a_prefetch_takes_only_what_cannot_grow(question, booked: int) -> None:
+    lanes, policy, now, draining = question
+    decision = decide(lanes, policy, now, draining, booked)
+    if isinstance(decision, Take):
+        assert decision.reason in (FULL, PREFERRED, SINGLE, DRAIN)
+    else:
+        assert decision.until is None  # the end of a computation has it look again, and no clock

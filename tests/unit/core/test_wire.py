@@ -23,7 +23,7 @@ def wire() -> Iterator[Wire]:
 
 @pytest.fixture
 def intake(wire: Wire) -> Intake:
-    own = Intake("m", 3, 4, [("INPUT0", "FP32", [2])], [("OUTPUT0", "FP32", [2])])
+    own = Intake("m", 3, 4, [("INPUT0", "FP32", [2])], [("OUTPUT0", "FP32", [2])], False)
     wire.publish(own)
     return own
 
@@ -35,9 +35,9 @@ def client(wire: Wire) -> Iterator[grpcclient.InferenceServerClient]:
 
 
 def take(intake: Intake, rows: int = 1) -> Batch:
-    pending = intake.wait([(0, rows)], None, 100)
+    pending = intake.wait([(0, rows)], None, None, 100)
     assert pending is not None
-    _, draining, [(lane, _, waiting)] = pending
+    _, draining, _, [(lane, _, waiting, _)] = pending
     assert not draining
     batch = intake.take(lane, len(waiting), "test")
     assert batch is not None
@@ -123,7 +123,7 @@ def test_a_closed_intake_ends_its_instances_and_requests(wire: Wire, client, int
     while intake.waiting() == 0:
         pass
     intake.close()
-    assert intake.wait([], None, 1) is None
+    assert intake.wait([], None, None, 1) is None
     assert "was unloaded before the request was executed" in str(answer.exception(30))
     assert "is not at ready state" in str(ask(client, "m", np.ones((1, 2)))[0].exception(30))
     wire.forget("m")
