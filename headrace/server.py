@@ -13,8 +13,10 @@ from headrace.control.loop import ControlLoop
 from headrace.control.verbs import Verbs
 from headrace.core.errors import HeadraceError
 from headrace.core.wire import Wire, WireError
-from headrace.memory.regions import SystemRegions
+from headrace.memory.pinning import Pinning
+from headrace.memory.regions import DeviceRegions, SystemRegions
 from headrace.observe.logs import Log
+from headrace.placement.devices import find_devices
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, wait_until
 from headrace.repository.scan import scan
 
@@ -48,9 +50,13 @@ class Server:
             stall_secs=options.stall_secs,
             threads=options.wire_threads,
         )
-        self._lifecycle = Lifecycle(self._wire, self.log)
-        verbs = Verbs(self._wire, self._lifecycle, SystemRegions(self._wire), options.id, headrace.__version__)
-        self._control = ControlLoop(self._wire, verbs, self.log)
+        devices, why_none = find_devices(options.simulate_gpus)
+        self.log.event(f"GPUs: {', '.join(device.name for device in devices)}" if devices else f"no GPU: {why_none}")
+        pinning = Pinning(devices, self.log.event)
+        self._lifecycle = Lifecycle(self._wire, self.log, devices, pinning)
+        regions = SystemRegions(self._wire, pinning), DeviceRegions(self._wire, devices, pinning)
+        verbs = Verbs(self._lifecycle, *regions, options.id, headrace.__version__)
+        self._control = ControlLoop(self._wire, verbs, self.log, lambda: pinning.release_retired(devices))
 
     def start(self) -> Ports:
         """Opens the doors, then loads all models.

@@ -14,7 +14,7 @@ def metrics_text(server: RunningServer) -> str:
         return response.read().decode()
 
 
-def read_metric(server: RunningServer, name: str, **labels: str) -> float:
+def read_metric(server: RunningServer, name: str, /, **labels: str) -> float:
     """Sum of the samples of that name and these labels. The parser gives every counter the suffix `_total`."""
     name = name.removesuffix("_total")
     samples = (sample for family in text_string_to_metric_families(metrics_text(server)) for sample in family.samples)

@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.tensor import Shape, TensorRef
+from headrace.memory.device import Device
+from headrace.memory.pinning import Pinning
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,32 @@ class Instance(Protocol):
         """
 
 
+class Bound(Protocol):
+    """A slot of a device instance, bound to the shapes of one batch."""
+
+    @property
+    def stream(self) -> Any:
+        """Where the computation runs."""
+
+    @property
+    def inputs(self) -> Sequence[int]:
+        """Device addresses that the inputs must be copied to, in order."""
+
+    def run(self) -> Sequence[TensorRef]:
+        """Puts the computation on the stream and returns the outputs: device memory, until the slot is bound again."""
+
+
+class DeviceInstance(Protocol):
+    """Executes batches on a device, asynchronously, in slots that own static buffers."""
+
+    def bind(self, slot: int, shapes: Sequence[Shape]) -> Bound:
+        """Chooses the slot's buffers for inputs of these shapes; the slot is free, its last batch is done.
+
+        Raises:
+            Exception: anything; the requests of the batch fail with its text.
+        """
+
+
 class Model(Protocol):
     """One version of a model in memory."""
 
@@ -74,6 +102,13 @@ class Model(Protocol):
 
     def start_instance(self, spec: ModelSpec, threads: int) -> Instance:
         """A new instance that uses about `threads` CPU threads."""
+
+    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
+        """A new instance on a device.
+
+        Raises:
+            ConfigError: when the backend has none.
+        """
 
 
 Load = Callable[[ModelFile], Model]

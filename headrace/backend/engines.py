@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from headrace.backend import identity, onnxruntime
+from headrace.backend import identity, onnxruntime, pytorch, simulated
 from headrace.backend.base import Load
 from headrace.core.errors import ConfigError
 
 ENGINES: dict[str, Load] = {
     "identity": identity.load,
     "onnxruntime": onnxruntime.load,
+    "pytorch": pytorch.load,
+    "simulated": simulated.load,
 }
-LATER = ("pytorch", "tensorrt", "python", "openvino")
+LATER = ("tensorrt", "python", "openvino")
 
 
 def find_engine(backend: str) -> Load:

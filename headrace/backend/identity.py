@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.backend.base import ModelFile, Produced
+from headrace.backend.base import DeviceInstance, ModelFile, Produced
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef
+from headrace.memory.device import Device
+from headrace.memory.pinning import Pinning
 
 
 class IdentityModel:
@@ -30,6 +32,10 @@ class IdentityModel:
                 f"{list(source.dims)}, output '{result.name}' has {result.dtype.config_name} {list(result.dims)}"
             )
         return self
+
+    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:  # noqa: ARG002
+        """Not yet."""
+        raise ConfigError(f"backend 'identity' is not served on a GPU yet (instance_group KIND_GPU of '{spec.name}')")
 
     def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
         """The input's."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.backend.base import ModelFile, Produced
+from headrace.backend.base import DeviceInstance, ModelFile, Produced
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.dtype import DTYPES, Dtype
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef, TensorSpec
+from headrace.memory.device import Device
+from headrace.memory.pinning import Pinning
 
 _ELEMENT_TYPES = {
     "tensor(bool)": "BOOL",
@@ -55,6 +57,12 @@ class OnnxModel:
         spare, self._spare = self._spare, None
         session = spare if spare is not None and threads == 1 else self._open(threads)
         return OnnxInstance(session, spec)
+
+    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:  # noqa: ARG002
+        """Not yet."""
+        raise ConfigError(
+            f"backend 'onnxruntime' is not served on a GPU yet (instance_group KIND_GPU of '{spec.name}')"
+        )
 
     def _open(self, threads: int) -> Any:
         options = self._runtime.SessionOptions()

@@ -31,6 +31,8 @@ DEFAULT_FILES = {
 DEFAULT_MAX_BATCH = 4
 """Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
 """
+GPU_BACKENDS = ("pytorch", "simulated")
+"""Backends that have instances on GPUs: KIND_AUTO means a GPU for them, if there is one."""
 DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""
 
@@ -152,8 +154,13 @@ def _complete_tensor(tensor: Any, found: TensorSpec, side: str, batches: bool) -
     tensor.dims[:] = [theirs if ours == -1 else ours for ours, theirs in zip(tensor.dims, dims, strict=True)]
 
 
-def complete_defaults(config: Any) -> None:
-    """Fills in place what Triton fills for every model: version policy, preferred sizes, instance groups."""
+def complete_defaults(config: Any, gpus: int = 0) -> None:
+    """Fills in place what Triton fills for every model: version policy, preferred sizes, instance groups.
+
+    Args:
+        config: a `ModelConfig` with its backend.
+        gpus: how many GPUs there are.
+    """
     if not config.version_policy.WhichOneof("policy_choice"):
         config.version_policy.latest.num_versions = 1
     if (
@@ -166,6 +173,15 @@ def complete_defaults(config: Any) -> None:
         config.instance_group.add()
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        group.count = group.count or DEFAULT_CPU_INSTANCES.get(config.backend, 1)
-        if group.kind == type(group).KIND_AUTO:
-            group.kind = type(group).KIND_CPU
+        _complete_kind(group, config.backend, gpus)
+
+
+def _complete_kind(group: Any, backend: str, gpus: int) -> None:
+    kinds = type(group)
+    if group.kind == kinds.KIND_AUTO:
+        on_gpu = backend in GPU_BACKENDS and gpus > 0 and all(gpu < gpus for gpu in group.gpus)
+        group.kind = kinds.KIND_GPU if on_gpu else kinds.KIND_CPU
+    if group.kind == kinds.KIND_GPU and not group.gpus:
+        group.gpus.extend(range(gpus))
+    if not group.count:
+        group.count = 1 if group.kind == kinds.KIND_GPU else DEFAULT_CPU_INSTANCES.get(backend, 1)

@@ -6,7 +6,7 @@ accepted and listed, so that the log can say once that it has no effect.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.core.errors import ConfigError
@@ -14,20 +14,24 @@ from headrace.core.errors import ConfigError
 _MAX_INSTANCES = 1024
 
 
-def validate(config: Any) -> list[str]:
+def validate(config: Any, gpus: Sequence[str] = ()) -> list[str]:
     """Checks the config and returns its hints: fields that are accepted and have no effect.
+
+    Args:
+        config: a completed `ModelConfig`.
+        gpus: names of the GPUs that there are.
 
     Raises:
         ConfigError: naming the first field that is wrong or not served.
     """
-    for problem in _problems(config):
+    for problem in _problems(config, gpus):
         raise ConfigError(problem)
     for field in _not_served(config):
         raise ConfigError(f"{field} is not served yet")
     return list(_hints(config))
 
 
-def _problems(config: Any) -> Iterator[str]:
+def _problems(config: Any, gpus: Sequence[str]) -> Iterator[str]:
     if config.max_batch_size < 0:
         yield f"max_batch_size must not be negative, got {config.max_batch_size}"
     for side, tensors in (("input", config.input), ("output", config.output)):
@@ -40,7 +44,10 @@ def _problems(config: Any) -> Iterator[str]:
     if config.HasField("dynamic_batching") and config.max_batch_size == 0:
         yield "dynamic_batching needs max_batch_size to be at least 1"
     for group in config.instance_group:
-        yield from _group_problems(group)
+        yield from _group_problems(group, gpus)
+    kinds = {group.kind for group in config.instance_group}
+    if len(kinds) > 1:
+        yield "instance groups of one model must all be of the same kind"
 
 
 def _tensor_problems(side: str, tensors: Any) -> Iterator[str]:
@@ -59,12 +66,17 @@ def _tensor_problems(side: str, tensors: Any) -> Iterator[str]:
                 yield f"{side} '{tensor.name}' dims must be at least 1, or -1 for any extent, got {dims}"
 
 
-def _group_problems(group: Any) -> Iterator[str]:
+def _group_problems(group: Any, gpus: Sequence[str]) -> Iterator[str]:
     where = f"instance_group '{group.name}'"
     if not 1 <= group.count <= _MAX_INSTANCES:
         yield f"{where}: count must be within 1 and {_MAX_INSTANCES}, got {group.count}"
     if group.kind == type(group).KIND_CPU and group.gpus:
         yield f"{where}: KIND_CPU has no gpus, got {list(group.gpus)}"
+    if group.kind == type(group).KIND_GPU:
+        there = ", ".join(f"{index} ({name})" for index, name in enumerate(gpus)) or "none"
+        wrong = [gpu for gpu in group.gpus if not 0 <= gpu < len(gpus)]
+        if wrong or not group.gpus:
+            yield f"{where}: KIND_GPU wants gpus {wrong or 'that there are not'}; this server has {there}"
     if group.profile:
         yield f"{where}: profile is for TensorRT models only"
 
@@ -93,8 +105,8 @@ def _not_served(config: Any) -> Iterator[str]:
 
 
 def _group_features(group: Any) -> Iterator[str]:
-    if group.kind != type(group).KIND_CPU:
-        yield f"{type(group).Kind.Name(group.kind)} (this server has CPU instances only)"
+    if group.kind == type(group).KIND_MODEL:
+        yield "KIND_MODEL"
     for field in ("passive", "secondary_devices"):
         if getattr(group, field):
             yield field

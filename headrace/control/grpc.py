@@ -37,9 +37,12 @@ def _region_status(verbs: Verbs, request: Any, _local: bool) -> Any:
     return response
 
 
-def _cuda_status(verbs: Verbs, request: Any, _local: bool) -> Any:
-    verbs.check_no_cuda_region(request.name)
-    return RPCS["CudaSharedMemoryStatus"][1]()
+def _device_region_status(verbs: Verbs, request: Any, _local: bool) -> Any:
+    response = RPCS["CudaSharedMemoryStatus"][1]()
+    for region in verbs.device_region_status(request.name):
+        status = response.regions[region.name]
+        status.name, status.device_id, status.byte_size = region.name, region.device, region.byte_size
+    return response
 
 
 _HANDLERS: dict[str, Callable[[Verbs, Any, bool], Any]] = {
@@ -54,6 +57,9 @@ _HANDLERS: dict[str, Callable[[Verbs, Any, bool], Any]] = {
         request.name, request.key, request.offset, request.byte_size, local
     ),
     "SystemSharedMemoryUnregister": lambda verbs, request, local: verbs.unregister_region(request.name, local),
-    "CudaSharedMemoryStatus": _cuda_status,
-    "CudaSharedMemoryUnregister": lambda _verbs, _request, _local: None,
+    "CudaSharedMemoryStatus": _device_region_status,
+    "CudaSharedMemoryRegister": lambda verbs, request, local: verbs.register_device_region(
+        request.name, request.raw_handle, request.device_id, request.byte_size, local
+    ),
+    "CudaSharedMemoryUnregister": lambda verbs, request, local: verbs.unregister_device_region(request.name, local),
 }

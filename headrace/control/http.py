@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable
 from typing import Any
@@ -76,9 +77,22 @@ def _status(verbs: Verbs, call: Call) -> Any:
     ]
 
 
-def _cuda_status(verbs: Verbs, call: Call) -> Any:
-    verbs.check_no_cuda_region(call.region)
-    return []
+def _register_device(verbs: Verbs, call: Call) -> None:
+    body = _body(call)
+    handle = _member(_member(body, "raw_handle", dict), "b64", str)
+    try:
+        raw = base64.b64decode(handle, validate=True)
+    except ValueError as error:
+        raise HeadraceError(Kind.INVALID_ARGUMENT, f"'raw_handle.b64' is no base64: {error}") from error
+    device, byte_size = _member(body, "device_id", int), _member(body, "byte_size", int)
+    verbs.register_device_region(call.region, raw, device, byte_size, call.local)
+
+
+def _device_status(verbs: Verbs, call: Call) -> Any:
+    return [
+        {"name": region.name, "device_id": region.device, "byte_size": region.byte_size}
+        for region in verbs.device_region_status(call.region)
+    ]
 
 
 _HANDLERS: dict[str, Callable[[Verbs, Call], Any]] = {
@@ -91,6 +105,7 @@ _HANDLERS: dict[str, Callable[[Verbs, Call], Any]] = {
     "SystemSharedMemoryStatus": _status,
     "SystemSharedMemoryRegister": _register,
     "SystemSharedMemoryUnregister": lambda verbs, call: verbs.unregister_region(call.region, call.local),
-    "CudaSharedMemoryStatus": _cuda_status,
-    "CudaSharedMemoryUnregister": lambda _verbs, _call: None,
+    "CudaSharedMemoryStatus": _device_status,
+    "CudaSharedMemoryRegister": _register_device,
+    "CudaSharedMemoryUnregister": lambda verbs, call: verbs.unregister_device_region(call.region, call.local),
 }

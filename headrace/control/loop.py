@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from headrace.control.grpc import answer_rpc
 from headrace.control.http import answer_http
@@ -18,12 +19,13 @@ too.
 
 
 class ControlLoop:
-    """Answers calls until `stop`."""
+    """Answers calls until `stop`; `tidy` is called now and then, for what has no call of its own."""
 
-    def __init__(self, wire: Wire, verbs: Verbs, log: Log) -> None:
+    def __init__(self, wire: Wire, verbs: Verbs, log: Log, tidy: Callable[[], None]) -> None:
         self._wire = wire
         self._verbs = verbs
         self._log = log
+        self._tidy = tidy
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -41,6 +43,7 @@ class ControlLoop:
             call = self._wire.pull(_PATIENCE_S)
             if call is not None:
                 self._answer(call)
+            self._tidy()
 
     def _answer(self, call: Call) -> None:
         self._log.detail(f"{call.door}: {call.verb} {call.model} {call.version} {call.region}".rstrip())

@@ -8,8 +8,7 @@ from typing import Any
 
 from headrace.core.errors import HeadraceError, Kind
 from headrace.core.messages import RPCS
-from headrace.core.wire import Wire
-from headrace.memory.regions import RegionStatus, SystemRegions
+from headrace.memory.regions import DeviceRegions, DeviceRegionStatus, RegionStatus, SystemRegions
 from headrace.observe.metrics import ModelSums, metrics_page
 from headrace.observe.statistics import statistics_message
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, State
@@ -18,6 +17,7 @@ EXTENSIONS = (
     "model_configuration",
     "model_repository",
     "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
@@ -28,10 +28,17 @@ EXTENSIONS = (
 class Verbs:
     """All verbs of one server."""
 
-    def __init__(self, wire: Wire, lifecycle: Lifecycle, regions: SystemRegions, name: str, version: str) -> None:
-        self._wire = wire
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        regions: SystemRegions,
+        device_regions: DeviceRegions,
+        name: str,
+        version: str,
+    ) -> None:
         self._lifecycle = lifecycle
         self._regions = regions
+        self._device_regions = device_regions
         self._name = name
         self._version = version
 
@@ -115,12 +122,17 @@ class Verbs:
         """One region, or all with an empty name."""
         return self._regions.status(name)
 
-    def check_no_cuda_region(self, name: str) -> None:
-        """There are no CUDA regions: clients that clean up at their end find nothing to forget, and one by
-        name is unknown.
-        """
-        if name:
-            raise HeadraceError(Kind.NOT_FOUND, f"Unable to find cuda shared memory region: '{name}'")
+    def register_device_region(self, name: str, handle: bytes, device: int, byte_size: int, local: bool) -> None:
+        """Registers a CUDA shared-memory region."""
+        self._device_regions.register(name, handle, device, byte_size, local)
+
+    def unregister_device_region(self, name: str, local: bool) -> None:
+        """Forgets a CUDA region, or all with an empty name."""
+        self._device_regions.unregister(name, local)
+
+    def device_region_status(self, name: str) -> list[DeviceRegionStatus]:
+        """One CUDA region, or all with an empty name."""
+        return self._device_regions.status(name)
 
     def metrics(self) -> bytes:
         """The metrics page."""

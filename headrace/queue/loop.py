@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
 from headrace.core.errors import Kind
 from headrace.core.wire import Batch, Intake
+from headrace.placement.affinity import visible
 from headrace.queue.policy import IDLE, BatchPolicy, Take, Wait, decide
 
 
@@ -65,3 +67,68 @@ class InstanceLoop:
         except Exception as error:  # noqa: BLE001 - see above
             batch.fail(Kind.INTERNAL, f"instance '{self._thread.name}' failed: {error}")
             self._on_failure(self._thread.name, error)
+
+
+class Pipeline(Protocol):
+    """What feeds on batches: a pipeline of slots, from `transfer`."""
+
+    def free_slot(self) -> Any:
+        """Waits for a slot."""
+
+    def booked(self) -> int:
+        """Batches whose computation has not ended."""
+
+    def start(self, slot: Any, batch: Batch) -> None:
+        """Puts a batch on the device; never raises."""
+
+    def close(self) -> None:
+        """Ends when all batches are settled."""
+
+
+class FeedLoop(InstanceLoop):
+    """The thread that feeds a device instance: its batches are computed while it takes the next.
+
+    A second slot is a prefetch and not a free instance: see `decide`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        device: int,
+        intake: Intake,
+        policy: BatchPolicy,
+        pipeline: Pipeline,
+        on_failure: Callable[[str, Exception], None],
+    ) -> None:
+        super().__init__(name, intake, policy, lambda _: None, on_failure)
+        self._device = device
+        self._pipeline = pipeline
+
+    def _run(self) -> None:
+        intake, policy, pipeline = self._intake, self._policy, self._pipeline
+        slot = pipeline.free_slot()
+        wait, nudges = IDLE, None
+        while (pending := intake.wait(list(wait.thresholds), wait.until, nudges, policy.max_rows)) is not None:
+            now, draining, nudges, lanes = pending
+            own, foreign, steal_at = visible(lanes, self._device, now, draining)
+            decision = decide(own, policy, now, draining, pipeline.booked())
+            if isinstance(decision, Take):
+                wait, nudges = IDLE, None
+                batch = intake.take(decision.lane, decision.count, decision.reason)
+                if batch is not None:
+                    pipeline.start(slot, batch)
+                    slot = pipeline.free_slot()
+            else:
+                wait = _beside(decision, foreign, steal_at)
+        pipeline.close()
+
+
+_NEVER = 1 << 62
+"""A threshold that no lane reaches."""
+
+
+def _beside(wait: Wait, foreign: list[int], steal_at: int | None) -> Wait:
+    """The wait of an instance that must leave some lanes to other devices until `steal_at`."""
+    times = [time for time in (wait.until, steal_at) if time is not None]
+    thresholds = (*wait.thresholds, *((number, _NEVER) for number in foreign))
+    return Wait(thresholds, min(times, default=None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -22,12 +22,15 @@ from headrace.config.validate import validate
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import TensorSpec
 from headrace.core.wire import Intake, Wire
+from headrace.memory.device import Device
+from headrace.memory.pinning import Pinning
 from headrace.observe.logs import Log
-from headrace.placement.instances import plan_instances
-from headrace.queue.loop import InstanceLoop
+from headrace.placement.instances import InstancePlan, plan_instances
+from headrace.queue.loop import FeedLoop, InstanceLoop
 from headrace.queue.policy import BatchPolicy
 from headrace.repository.scan import FoundModel
 from headrace.repository.versions import choose_versions
+from headrace.transfer.pipeline import DevicePipeline
 from headrace.transfer.plan import compile_plan
 
 
@@ -56,9 +59,11 @@ class ServedVersion:
 class Lifecycle:
     """The models of a server. Its methods may be called from any thread; loads happen one after another."""
 
-    def __init__(self, wire: Wire, log: Log) -> None:
+    def __init__(self, wire: Wire, log: Log, devices: Sequence[Device], pinning: Pinning) -> None:
         self._wire = wire
         self._log = log
+        self._devices = devices
+        self._pinning = pinning
         self._table: dict[str, dict[int, ServedVersion]] = {}
         self._loading = threading.Lock()
 
@@ -98,23 +103,27 @@ class Lifecycle:
         model = load(ModelFile(found.directory / str(version), config.default_model_filename))
         if model.signature is not None:
             complete_from_signature(config, model.signature, given.sets_max_batch_size)
-        complete_defaults(config)
-        for hint in validate(config):
+        complete_defaults(config, len(self._devices))
+        for hint in validate(config, [device.name for device in self._devices]):
             self._log.event(f"model '{found.name}': {hint} is accepted and has no effect here")
         spec = model_spec(config)
-        intake = _intake(spec, version)
-        loops = tuple(self._start(model, spec, intake))
+        plans = plan_instances(spec, len(os.sched_getaffinity(0)))
+        intake = _intake(spec, version, on_device=any(plan.device is not None for plan in plans))
+        loops = tuple(self._loop(plan, model, spec, intake) for plan in plans)
+        for loop in loops:
+            loop.start()
         self._wire.publish(intake)
         return ServedVersion(found.name, version, State.READY, "", spec, intake, loops)
 
-    def _start(self, model: Model, spec: ModelSpec, intake: Intake) -> list[InstanceLoop]:
+    def _loop(self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake) -> InstanceLoop:
         policy = batch_policy(spec)
-        plans = plan_instances(spec, len(os.sched_getaffinity(0)))
-        movers = [(plan.name, compile_plan(model, spec, plan.threads)) for plan in plans]
-        loops = [InstanceLoop(name, intake, policy, mover, self._on_failure) for name, mover in movers]
-        for loop in loops:
-            loop.start()
-        return loops
+        if plan.device is None:
+            mover = compile_plan(model, spec, plan.threads)
+            return InstanceLoop(plan.name, intake, policy, mover, self._on_failure)
+        device = self._devices[plan.device]
+        instance = model.start_device_instance(spec, device, self._pinning)
+        pipeline = DevicePipeline(plan.name, device, instance, spec, self._pinning, intake.nudge, self._on_failure)
+        return FeedLoop(plan.name, plan.device, intake, policy, pipeline, self._on_failure)
 
     def _on_failure(self, instance: str, error: Exception) -> None:
         self._log.error(f"instance '{instance}' failed a batch: {error}")
@@ -196,8 +205,8 @@ def _versions_or_none(found: FoundModel) -> list[int]:
         return []
 
 
-def _intake(spec: ModelSpec, version: int) -> Intake:
+def _intake(spec: ModelSpec, version: int, on_device: bool) -> Intake:
     def rows(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, str, list[int]]]:
         return [(tensor.name, tensor.dtype.name, list(tensor.dims)) for tensor in tensors]
 
-    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs), False)
+    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs), on_device)

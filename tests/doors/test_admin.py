@@ -186,7 +186,6 @@ def test_later_verbs_name_themselves(server: RunningServer, ask_server) -> None:
         ("unload_model", ("echo",), "RepositoryModelUnload"),
         ("get_trace_settings", (), "TraceSetting"),
         ("get_log_settings", (), "LogSettings"),
-        ("register_cuda_shared_memory", ("r", b"x" * 64, 0, 1), "CudaSharedMemoryRegister"),
     ]:
         with pytest.raises(InferenceServerException, match=f"{name} is not served yet"):
             ask_server(server, verb, *arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 
 import numpy as np
@@ -78,6 +79,11 @@ def test_cuda_verbs_without_a_gpu(client) -> None:
     status = client.get_cuda_shared_memory_status()
     assert status == [] if client.module is httpclient else not status.regions
     client.unregister_cuda_shared_memory()
+    handle = base64.b64encode(bytes(64))
+    with pytest.raises(InferenceServerException, match="this server has no GPU"):
+        client.register_cuda_shared_memory("r", handle, 0, 1)
+    with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'r'"):
+        client.get_cuda_shared_memory_status("r")
 
 
 def infer_within(client, model: str, name: str, at: int, out: int, size: int = 16, out_size: int = 16):

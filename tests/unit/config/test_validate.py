@@ -33,6 +33,9 @@ def check(text: str) -> list[str]:
         (f"max_batch_size: 4 dynamic_batching {{ preferred_batch_size: 5 }} {IO}", "preferred_batch_size 5"),
         (f"dynamic_batching {{}} {IO}", "dynamic_batching needs max_batch_size"),
         (f"instance_group {{ count: -1 }} {IO}", "count must be within 1"),
+        (f"instance_group {{ kind: KIND_GPU gpus: [0, 3] }} {IO}", "wants gpus [0, 3]; this server has none"),
+        (f"instance_group {{ kind: KIND_GPU }} {IO}", "KIND_GPU wants gpus that there are not"),
+        (f"instance_group [{{ kind: KIND_CPU }}, {{ kind: KIND_MODEL }}] {IO}", "all be of the same kind"),
         (f"instance_group {{ kind: KIND_CPU gpus: [0] }} {IO}", "KIND_CPU has no gpus"),
         (f'instance_group {{ profile: "0" }} {IO}', "profile is for TensorRT"),
     ],
@@ -63,7 +66,7 @@ def test_what_is_wrong(text: str, words: str) -> None:
             "max_batch_size: 4 dynamic_batching { default_queue_policy { max_queue_size: 2 } }",
             "default_queue_policy.max_queue_size",
         ),
-        ("instance_group { kind: KIND_GPU }", "KIND_GPU"),
+        ("instance_group { kind: KIND_MODEL }", "KIND_MODEL"),
         ("instance_group { passive: true }", "passive"),
     ],
 )

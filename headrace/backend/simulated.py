@@ -1,0 +1,88 @@
+"""A model that only takes time, on a device that only takes time (`headrace serve --simulate-gpus N`).
+
+Parameters in config.pbtxt: `batch_us` (a batch of any size takes so many microseconds), `row_us` (and so many for each
+row). Its outputs are whatever memory holds: it shows schedules, not results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.backend.base import DeviceInstance, Instance, ModelFile
+from headrace.config.model import ModelSignature, ModelSpec
+from headrace.core.errors import ConfigError
+from headrace.core.tensor import Shape, TensorRef
+from headrace.memory.device import Device
+from headrace.memory.pinning import Pinning
+from headrace.memory.simulated import SimulatedDevice, SimulatedStream
+
+
+class SimulatedModel:
+    """There is nothing to load."""
+
+    signature: ModelSignature | None = None
+    forwards: Mapping[int, int] = {}
+
+    def start_instance(self, spec: ModelSpec, threads: int) -> Instance:  # noqa: ARG002
+        """It has none on the CPU."""
+        raise ConfigError(f"backend 'simulated' of '{spec.name}' runs on simulated GPUs only (--simulate-gpus)")
+
+    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:  # noqa: ARG002
+        """On a simulated device."""
+        if not isinstance(device, SimulatedDevice):
+            raise ConfigError(f"backend 'simulated' of '{spec.name}' needs a simulated GPU, not {device.name}")
+        return SimulatedInstance(spec, device)
+
+
+class SimulatedInstance:
+    """Takes the device's compute unit for the time that the config says."""
+
+    def __init__(self, spec: ModelSpec, device: SimulatedDevice) -> None:
+        self._spec = spec
+        self._device = device
+        self._stream = device.stream()
+        self._batch_us = float(spec.parameters.get("batch_us", "0"))
+        self._row_us = float(spec.parameters.get("row_us", "0"))
+        self._memory: dict[int, tuple[list[int], list[int]]] = {}
+
+    def bind(self, slot: int, shapes: Sequence[Shape]) -> SimulatedBound:
+        """Memory of the slot, for any shape."""
+        rows = shapes[0][0] if self._spec.max_batch_size > 0 else 1
+        if slot not in self._memory:
+            size = 1 << 36  # addresses cost nothing
+            inputs = [self._device.allocate(size) for _ in self._spec.inputs]
+            self._memory[slot] = inputs, [self._device.allocate(size) for _ in self._spec.outputs]
+        inputs, outputs = self._memory[slot]
+        duration = int((self._batch_us + self._row_us * rows) * 1000)
+        references = [
+            TensorRef(address, tensor.dtype, self._shape(rows, tensor.dims))
+            for address, tensor in zip(outputs, self._spec.outputs, strict=True)
+        ]
+        return SimulatedBound(self._device, self._stream, inputs, references, duration)
+
+    def _shape(self, rows: int, dims: Shape) -> Shape:
+        fixed = tuple(max(1, dim) for dim in dims)
+        return (rows, *fixed) if self._spec.max_batch_size > 0 else fixed
+
+
+@dataclass(frozen=True)
+class SimulatedBound:
+    """A slot bound to a batch."""
+
+    device: SimulatedDevice
+    stream: SimulatedStream
+    inputs: Sequence[int]
+    outputs: Sequence[TensorRef]
+    duration_ns: int
+
+    def run(self) -> Sequence[Any]:
+        """Takes its time."""
+        self.device.compute(self.stream, self.duration_ns)
+        return self.outputs
+
+
+def load(file: ModelFile) -> SimulatedModel:  # noqa: ARG001 - there is no file
+    """The model, ready at once."""
+    return SimulatedModel()

@@ -1,0 +1,204 @@
+"""The pipeline of a device instance: three streams, two slots, and a thread that waits for their ends.
+
+While one slot computes, the other is filled, or its outputs leave. The host only puts work on streams; tensors in
+page-locked or device memory are never touched by the CPU. Stage times are those of the device's own events: *input* is
+the copy to the device, *infer* the computation, *output* the copy back, and every wait between them is *queue*.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.backend.base import DeviceInstance
+from headrace.config.model import ModelSpec
+from headrace.core.errors import Kind
+from headrace.core.tensor import Shape, TensorRef
+from headrace.core.wire import Batch, Buffer
+from headrace.memory.device import Copy, Device
+from headrace.memory.pinning import Pinning
+
+SLOTS = 2
+"""One computes while the other is filled: 0.996 of the engine's own rate; a third adds nothing (measured)."""
+
+
+@dataclass
+class Slot:
+    """A place in the pipeline, with its events."""
+
+    number: int
+    input_start: Any
+    input_end: Any
+    infer_start: Any
+    infer_end: Any
+    output_end: Any
+
+
+@dataclass
+class InFlight:
+    """A batch that is on the streams."""
+
+    slot: Slot
+    batch: Batch
+    outputs: Mapping[int, Shape] = field(default_factory=dict)
+    stages: dict[int, Buffer | None] = field(default_factory=dict)
+    kept: list[Buffer] = field(default_factory=list)
+    """Staging buffers of inputs, until the copy from them is done."""
+    error: Exception | None = None
+    computing: bool = True
+    """Counted as booked."""
+
+    def raise_error(self) -> None:
+        """Raises what went wrong when it was put on the streams."""
+        if self.error is not None:
+            raise self.error
+
+
+class DevicePipeline:
+    """Takes batches from the feeding thread and settles them on its own."""
+
+    def __init__(
+        self,
+        name: str,
+        device: Device,
+        instance: DeviceInstance,
+        spec: ModelSpec,
+        pinning: Pinning,
+        nudge: Callable[[], None],
+        on_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._name = name
+        self._device = device
+        self._instance = instance
+        self._inputs = [tensor.dtype for tensor in spec.inputs]
+        self._outputs = [tensor.dtype for tensor in spec.outputs]
+        self._pinning = pinning
+        self._nudge = nudge
+        self._on_failure = on_failure
+        self._in, self._out = device.stream(), device.stream()
+        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for number in range(SLOTS):
+            self._free.put(Slot(number, *(device.event() for _ in range(5))))
+        self._flying: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
+        self._computing = 0
+        self._count = threading.Lock()
+        self._thread = threading.Thread(target=self._complete, name=f"{name} ends", daemon=True)
+        self._thread.start()
+
+    def free_slot(self) -> Slot:
+        """Waits until there is a slot for another batch."""
+        return self._free.get()
+
+    def give_back(self, slot: Slot) -> None:
+        """The slot is not needed after all."""
+        self._free.put(slot)
+
+    def booked(self) -> int:
+        """Batches whose computation has not ended."""
+        with self._count:
+            return self._computing
+
+    def close(self) -> None:
+        """Ends the thread when all batches are settled."""
+        self._flying.put(None)
+        self._thread.join()
+
+    def start(self, slot: Slot, batch: Batch) -> None:
+        """Puts a batch on the streams. What fails costs this batch only."""
+        flight = InFlight(slot, batch)
+        with self._count:
+            self._computing += 1
+        try:
+            self._device.attach()
+            self._enqueue(flight)
+        except Exception as error:  # noqa: BLE001 - an engine or a driver may raise anything
+            flight.error = error
+        self._flying.put(flight)
+
+    def _enqueue(self, flight: InFlight) -> None:
+        device, slot, batch = self._device, flight.slot, flight.batch
+        shapes = [batch.shape(at) for at in range(len(self._inputs))]
+        bound = self._instance.bind(slot.number, shapes)
+        device.record(slot.input_start, self._in)
+        device.copy(self._in, self._copies_in(flight, bound.inputs))
+        device.record(slot.input_end, self._in)
+        device.wait(bound.stream, slot.input_end)
+        device.record(slot.infer_start, bound.stream)
+        outputs = bound.run()
+        device.record(slot.infer_end, bound.stream)
+        device.wait(self._out, slot.infer_end)
+        device.copy(self._out, self._copies_out(flight, outputs))
+        device.record(slot.output_end, self._out)
+
+    def _copies_in(self, flight: InFlight, places: Sequence[int]) -> list[Copy]:
+        copies: list[Copy] = []
+        for at, target in enumerate(places):
+            stage = None
+            nbytes = flight.batch.pageable_bytes(at)
+            if nbytes:
+                stage = self._pinning.staging(nbytes)
+                flight.kept.append(stage)
+                flight.batch.fell_back("staged_input", 0)
+            offset = 0
+            for address, length in flight.batch.sources(at, stage):
+                copies.append((target + offset, address, length))
+                offset += length
+        return copies
+
+    def _copies_out(self, flight: InFlight, outputs: Sequence[TensorRef]) -> list[Copy]:
+        copies: list[Copy] = []
+        shapes: dict[int, Shape] = {}
+        rows = flight.batch.rows
+        for at in flight.batch.wanted():
+            reference = outputs[at]
+            row_bytes = reference.nbytes // max(1, rows)
+            stage = None
+            if flight.batch.needs_stage(at, row_bytes):
+                stage = self._pinning.staging(reference.nbytes)
+                flight.batch.fell_back("staged_output", 0)
+            flight.stages[at] = stage
+            shapes[at] = reference.shape
+            copies += [
+                (address, reference.address + offset, length)
+                for offset, address, length in flight.batch.targets(at, row_bytes, stage)
+            ]
+        flight.outputs = shapes
+        return copies
+
+    def _complete(self) -> None:
+        self._device.attach()
+        while (flight := self._flying.get()) is not None:
+            self._finish(flight)
+
+    def _finish(self, flight: InFlight) -> None:
+        slot, batch, device = flight.slot, flight.batch, self._device
+        try:
+            flight.raise_error()
+            device.synchronize(slot.infer_end)
+            self._compute_ended(flight)
+            device.synchronize(slot.output_end)
+            flight.kept.clear()
+            for at, shape in flight.outputs.items():
+                batch.deliver(at, list(shape), flight.stages[at])
+            batch.settle_spans(
+                device.elapsed_ns(slot.input_start, slot.input_end),
+                device.elapsed_ns(slot.infer_start, slot.infer_end),
+                device.elapsed_ns(slot.infer_end, slot.output_end),
+            )
+        except Exception as error:  # noqa: BLE001 - the boundary to engines and drivers: it costs this batch
+            batch.fail(Kind.INTERNAL, f"instance '{self._name}' failed: {error}")
+            self._on_failure(self._name, error)
+        finally:
+            self._compute_ended(flight)
+            self._free.put(slot)
+
+    def _compute_ended(self, flight: InFlight) -> None:
+        if not flight.computing:
+            return
+        flight.computing = False
+        with self._count:
+            self._computing -= 1
+        self._nudge()
