@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 
 import numpy as np
@@ -21,16 +22,16 @@ def check(server: Server, contestant: Contestant, scenario: Scenario) -> None:
     Raises:
         SystemExit: when the answer is wrong; there is nothing to be measured then.
     """
-    sent, wanted = _question(scenario, contestant.model)
+    sent, wanted = _question(scenario.shared)
     with grpcclient.InferenceServerClient(server.grpc) as client:
         got = _ask_shared(client, contestant.model, sent, wanted) if scenario.shared else _ask(client, contestant, sent)
     if got is None or got.dtype != wanted.dtype or not np.array_equal(got.reshape(wanted.shape), wanted):
         raise SystemExit(f"{contestant.label} answers {contestant.model} wrongly")
 
 
-def _question(scenario: Scenario, model: str) -> tuple[Array, Array]:
+def _question(shared: bool) -> tuple[Array, Array]:
     random = np.random.default_rng(7)
-    if not scenario.shared:
+    if not shared:
         row = random.random((1, 16), np.float32)
         return row, row
     shape = (1, 3, 384, 640)
@@ -48,17 +49,22 @@ def _ask(client: grpcclient.InferenceServerClient, contestant: Contestant, sent:
 def _ask_shared(client: grpcclient.InferenceServerClient, model: str, sent: Array, wanted: Array) -> Array:
     """The regions are gone afterwards, from the server and from the machine."""
     with ExitStack() as stack:
-        for name, nbytes in (("bench_in", sent.nbytes), ("bench_out", wanted.nbytes)):
-            region = shared_memory.create_shared_memory_region(name, f"/{name}", nbytes)
-            stack.callback(shared_memory.destroy_shared_memory_region, region)
-            client.register_system_shared_memory(name, f"/{name}", nbytes)
-            stack.callback(client.unregister_system_shared_memory, name)
-            if name == "bench_in":
-                shared_memory.set_shared_memory_region(region, [sent])
+        source = _region(stack, client, "bench_in", sent.nbytes)
+        target = _region(stack, client, "bench_out", wanted.nbytes)
+        shared_memory.set_shared_memory_region(source, [sent])
         images = grpcclient.InferInput("images", list(sent.shape), "FP16")
         images.set_shared_memory("bench_in", sent.nbytes)
         output = grpcclient.InferRequestedOutput("output0")
         output.set_shared_memory("bench_out", wanted.nbytes)
         client.infer(model, [images], outputs=[output])
-        got: Array = shared_memory.get_contents_as_numpy(region, np.float16, wanted.shape)
+        got: Array = shared_memory.get_contents_as_numpy(target, np.float16, wanted.shape)
         return got.copy()
+
+
+def _region(stack: ExitStack, client: grpcclient.InferenceServerClient, name: str, nbytes: int) -> object:
+    key = f"/headrace_{name}_{os.getpid()}"
+    region = shared_memory.create_shared_memory_region(name, key, nbytes)
+    stack.callback(shared_memory.destroy_shared_memory_region, region)
+    client.register_system_shared_memory(name, key, nbytes)
+    stack.callback(client.unregister_system_shared_memory, name)
+    return region

@@ -1,0 +1,109 @@
+"""One stage of the GPU benchmark, on the machine that has the GPU: `python -m benchmarks.gpu.run STAGE --detector FILE`.
+
+Stages: `floors`, `headrace`, `triton`. Each writes its figures as JSON into `--results`; `benchmarks.gpu.report` puts them
+together. Needs PyTorch, and perf_analyzer and tritonserver on PATH (HEADRACE_PERF_ANALYZER, HEADRACE_TRITON).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import floors, models
+from benchmarks.measure import measure
+from benchmarks.peers import HOME, Program
+from benchmarks.scenarios import Contestant, Scenario
+from benchmarks.servers import Server, headrace, triton
+
+MODES = {
+    "system": ("--shared-memory", "system", "--output-shared-memory-size", "846720"),
+    "cuda": ("--shared-memory", "cuda", "--output-shared-memory-size", "846720"),
+    "none": (),
+}
+
+
+def main() -> None:
+    """Runs a stage and writes it."""
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu.run", description=__doc__)
+    parser.add_argument("stage", choices=["floors", "headrace", "triton"])
+    parser.add_argument("--detector", type=Path, required=True)
+    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--window", type=int, default=2500, help="perf_analyzer's measurement window, ms")
+    parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--models", nargs="*", default=["yolo", "slice"])
+    parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
+    arguments = parser.parse_args()
+    HOME.mkdir(parents=True, exist_ok=True)
+    figures = {"floors": _floors, "headrace": _headrace, "triton": _triton}[arguments.stage](arguments)
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    path = arguments.results / f"{arguments.stage}.json"
+    path.write_text(json.dumps({"machine": _machine(), **figures}, indent=1) + "\n")
+    print(f"written: {path}")
+
+
+def _floors(arguments: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    rates = {"engine": floors.engine_rate(torch, arguments.detector), "link": floors.link_rate(torch)}
+    print(rates)
+    return rates
+
+
+def _headrace(arguments: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
+    repository = models.write_headrace(HOME / "gpu_headrace", arguments.detector, torch)
+    with headrace(repository) as server:
+        return {"runs": _runs(server, arguments, arguments.models)}
+
+
+def _triton(arguments: argparse.Namespace) -> dict[str, Any]:
+    repository = models.write_triton(HOME / "gpu_triton", arguments.detector)
+    program = Program((os.environ.get("HEADRACE_TRITON", "tritonserver"),), {})
+    with triton(program, repository) as server:
+        return {"runs": _runs(server, arguments, ["yolo"])}
+
+
+def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
+    analyzer = Program((os.environ.get("HEADRACE_PERF_ANALYZER", "perf_analyzer"),), {})
+    runs = []
+    for name in names:
+        for mode in arguments.modes:
+            for concurrency in arguments.concurrency:
+                options = (*MODES[mode], "--shape", "images:3,384,640")
+                scenario = Scenario(f"{name}_{mode}", "", concurrency, (), (), options, copies=0)
+                contestant = Contestant(server.name, name, server.name)
+                row: dict[str, Any] = {"model": name, "mode": mode, "concurrency": concurrency}
+                try:
+                    row |= asdict(measure(analyzer, server, contestant, scenario, arguments.window))
+                    print(
+                        f"{server.name} {name} {mode} {concurrency}: {row['throughput']:.0f}/s, "
+                        f"{row['cpu_us']:.0f} us CPU, batch {row['average_batch']:.1f}, copied {row['copied_in']}",
+                        flush=True,
+                    )
+                except RuntimeError as error:
+                    row["error"] = str(error)[-2000:]
+                    print(f"{server.name} {name} {mode} {concurrency}: {row['error'][-600:]}", flush=True)
+                runs.append(row)
+    return runs
+
+
+def _machine() -> dict[str, str]:
+    def told(*command: str) -> str:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    return {
+        "gpu": told("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"),
+        "cores": str(os.cpu_count()),
+        "commit": os.environ.get("HEADRACE_COMMIT", ""),
+    }
+
+
+if __name__ == "__main__":
+    main()
