@@ -13,13 +13,12 @@ from pathlib import Path
 
 from benchmarks import debian
 
-HOME = Path(__file__).resolve().parent.parent / ".cache" / "bench"
+HOME = Path(".cache/bench").absolute()
 TRITON = "nvidia-pytriton==0.7.0"
 """Carries tritonserver 2.51.0 (release 24.10) with its Python backend."""
 PERF_ANALYZER = "perf-analyzer==2.60.0"
 CUDART = "nvidia-cuda-runtime-cu12==12.9.79"
 """perf_analyzer opens libcudart for any kind of shared memory, GPU or not."""
-STUB = "triton_python_backend_stub"
 C_IDENTITY = Path(__file__).with_name("identity_backend.c")
 
 
@@ -37,9 +36,8 @@ def triton() -> Program:
     site = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     server = site / "pytriton" / "tritonserver"
     backends = server / "backends"
-    if not (backends / "python" / STUB).exists():
+    if not (backends / "identity_c").exists():
         _install_triton(home, server)
-    _build_identity(backends / "identity_c" / "libtriton_identity_c.so")
     libraries = [str(site / "nvidia_pytriton.libs"), str(sysconfig.get_config_var("LIBDIR"))]
     environment = {
         # The Python backend's stub finds its interpreter through the first python3 on PATH.
@@ -54,67 +52,43 @@ def _install_triton(home: Path, server: Path) -> None:
     _run(sys.executable, "-m", "venv", str(home))
     _run(str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", TRITON, "numpy<2")
     tag = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    stub = server / "python_backend_stubs" / tag / STUB
+    stub = server / "python_backend_stubs" / tag / "triton_python_backend_stub"
     if not stub.exists():
         raise SystemExit(f"{TRITON} has no Python backend for Python {tag}: run the benchmark with 3.11 or 3.12")
-    for program in (stub, server / "bin" / "tritonserver"):
+    shutil.copy(stub, server / "backends" / "python")
+    for program in (server / "backends" / "python" / stub.name, server / "bin" / "tritonserver"):
         program.chmod(0o755)
-    shutil.copy(stub, server / "backends" / "python")  # last: its presence says that all is installed
-
-
-def _build_identity(library: Path) -> None:
-    """Compiles again when the source is newer."""
-    if library.exists() and library.stat().st_mtime >= C_IDENTITY.stat().st_mtime:
-        return
-    library.parent.mkdir(exist_ok=True)
-    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(C_IDENTITY))
+    identity = server / "backends" / "identity_c"
+    identity.mkdir()
+    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(identity / "libtriton_identity_c.so"), str(C_IDENTITY))
 
 
 def perf_analyzer() -> Program:
-    """NVIDIA's load generator: HEADRACE_PERF_ANALYZER, or the wheel, or what else is found that runs.
+    """NVIDIA's load generator; HEADRACE_PERF_ANALYZER names another one.
 
-    The wheel needs glibc 2.38. Where the machine's is older it runs with the libraries of a newer Debian.
+    Its wheel needs glibc 2.38. Where the machine's is older, it runs with the libraries of a newer Debian.
     """
-    environment = {"LD_LIBRARY_PATH": str(_cudart())}
+    cudart = str(_cudart())
+    environment = {"LD_LIBRARY_PATH": cudart}
     given = os.environ.get("HEADRACE_PERF_ANALYZER")
     if given:
         return Program((given,), environment)
-    program = _perf_analyzer_wheel()
-    if _runs(str(program)):
-        return Program((str(program),), environment)
-    try:
-        newer = debian.libraries(HOME / "debian")
-    except debian.UnavailableError as error:
-        return _other_perf_analyzer(environment, str(error))
-    paths = f"{newer}:{_cudart()}"
-    return Program((str(newer / debian.LOADER), "--library-path", paths, str(program)), {})
-
-
-def _perf_analyzer_wheel() -> Path:
     program = HOME / "perf_analyzer" / "perf_analyzer" / "bin" / "perf_analyzer"
     if not program.exists():
         platform = ["--only-binary=:all:", "--python-version=3.12", "--platform=manylinux_2_38_x86_64"]
         _unpack(PERF_ANALYZER, HOME / "perf_analyzer", *platform)
         program.chmod(0o755)
-    return program
-
-
-def _other_perf_analyzer(environment: dict[str, str], reason: str) -> Program:
-    provided = Path(os.environ.get("HEADRACE_SHARED", "../shared")) / "tools" / "perf-analyzer"
-    for command in (shutil.which("perf_analyzer"), str(provided.absolute())):
-        if command and _runs(command):
-            return Program((command,), environment)
-    raise SystemExit(
-        f"{PERF_ANALYZER} does not run here: it needs glibc 2.38, and the libraries of a newer Debian could not be had "
-        f"({reason}). Set HEADRACE_PERF_ANALYZER to a perf_analyzer that runs."
-    )
-
-
-def _runs(command: str) -> bool:
+    if subprocess.run([program, "--version"], capture_output=True, check=False).returncode == 0:
+        return Program((str(program),), environment)
     try:
-        return subprocess.run([command, "--version"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
+        libraries = debian.libraries(HOME / "debian")
+    except debian.UnavailableError as error:
+        raise SystemExit(
+            f"{program} does not run here (it needs glibc 2.38) and a newer one cannot be had: {error}; "
+            "HEADRACE_PERF_ANALYZER names a perf_analyzer that runs"
+        ) from error
+    loader = libraries / debian.LOADER
+    return Program((str(loader), "--library-path", f"{libraries}:{cudart}", str(program)), {})
 
 
 def _cudart() -> Path:
@@ -131,12 +105,8 @@ def _unpack(package: str, target: Path, *options: str) -> None:
     shutil.rmtree(download, ignore_errors=True)
     _run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(download), *options, package)
     (wheel,) = download.glob("*.whl")
-    part = target.with_suffix(".part")
-    shutil.rmtree(part, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(part)
-    shutil.rmtree(target, ignore_errors=True)
-    part.rename(target)  # whole or not at all
+        archive.extractall(target)
 
 
 def _run(*command: str) -> None:

@@ -1,7 +1,7 @@
-"""One stage of the GPU benchmark, on the machine that has the GPU: `python -m benchmarks.gpu.run STAGE --detector FILE`.
+"""One stage of the GPU benchmark, where the GPU is: `python -m benchmarks.gpu.run STAGE --detector FILE`.
 
-Stages: `floors`, `headrace`, `triton`. Each writes its figures as JSON into `--results`; `benchmarks.gpu.report` puts them
-together. Needs PyTorch, and perf_analyzer and tritonserver on PATH (HEADRACE_PERF_ANALYZER, HEADRACE_TRITON).
+Stages: `floors`, `headrace`, `triton`. Each writes its figures as JSON into `--results`. Needs PyTorch, and
+perf_analyzer and tritonserver on PATH (or named by HEADRACE_PERF_ANALYZER and HEADRACE_TRITON).
 """
 
 from __future__ import annotations

@@ -1,136 +1,111 @@
-"""A short load: several clients at once, and what they and the server saw of it."""
+"""A short load, with tensors in the message and with tensors in shared memory."""
+
+from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
-from calls import Call
-from errors import DemoError
-from orientation import MODEL, read_answer
-from tritonclient.grpc import InferenceServerClient
+import tritonclient.grpc as grpcclient
+from numpy.typing import NDArray
+from rich.progress import Progress
 
-REFRESH_SECONDS = 0.1
-# Without this, the clients of one process would all share one connection.
-OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+from examples.demo.model import NAME
+from examples.demo.region import Region
+
+CLIENTS = 8
+WARM_UP_S = 1.0
 
 
 @dataclass(frozen=True)
 class Figures:
-    """The result of one load."""
+    """What a load measured."""
 
     mode: str
-    requests: int
-    infer_per_s: float
+    inferences_per_s: float
     p50_ms: float
     p99_ms: float
-    average_batch: float | None
-    socket_bytes_per_request: float | None
+    average_batch: float
+    socket_bytes: int
+    """Tensor bytes that each request sends through the socket, both ways."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
 
 
-@dataclass
-class Worker:
-    """One client that sends one request after the other, and checks each answer."""
-
-    client: InferenceServerClient
-    call: Call
-    right_answer: int
-    seconds: list[float] = field(default_factory=list)
-
-    def send(self) -> None:
-        began = time.perf_counter()
-        scores = self.call.send(self.client)
-        self.seconds.append(time.perf_counter() - began)
-        answer, _ = read_answer(scores)
-        if answer != self.right_answer:
-            raise DemoError(f"under load, the model said {answer} instead of {self.right_answer}")
-
-    def send_until(self, end: threading.Event) -> None:
-        while not end.is_set():
-            self.send()
-
-
-def run_load(
-    url: str,
-    mode: str,
-    calls: Sequence[tuple[Call, int]],
-    seconds: float,
-    on_progress: Callable[[float, int], None],
-) -> Figures:
-    """Send every call from a client of its own, over and over, for some seconds.
-
-    The calls come with their right answers. `on_progress` hears the time passed and the answers so far.
-    """
-    with ExitStack() as clients:
-        workers = [
-            Worker(clients.enter_context(_connect(url)), call, answer) for call, answer in calls
-        ]
-        for worker in workers:
-            worker.send()  # opens the connection; not measured
-            worker.seconds.clear()
-        before, bytes_before = _executions(workers[0].client), _loopback_bytes()
-        elapsed = _drive(workers, seconds, on_progress)
-        bytes_after, after = _loopback_bytes(), _executions(workers[0].client)
-
-    took = np.concatenate([worker.seconds for worker in workers])
-    p50, p99 = np.percentile(took, [50, 99]) * 1000
+def measure(address: str, mode: str, picture: NDArray[np.float32], seconds: float, progress: Progress) -> Figures:
+    """Has `CLIENTS` clients ask, each one request after another; `mode` is "in the message" or "in shared memory"."""
+    shared = mode == "in shared memory"
+    ask = _ask_shared if shared else _ask_inline
+    starts, over = time.monotonic() + WARM_UP_S, threading.Event()
+    latencies: list[list[float]] = [[] for _ in range(CLIENTS)]
+    threads = [
+        threading.Thread(target=ask, args=(address, number, picture, _recorder(latencies[number], starts), over))
+        for number in range(CLIENTS)
+    ]
+    with grpcclient.InferenceServerClient(address) as client:
+        for thread in threads:
+            thread.start()
+        _watch(mode, starts, 0, progress)
+        before = _counts(client)
+        _watch(mode, starts, seconds, progress)
+        inferences, executions = (now - then for now, then in zip(_counts(client), before, strict=True))
+    over.set()
+    for thread in threads:
+        thread.join()
+    times = np.array([value for own in latencies for value in own]) * 1000
+    answer_bytes = 4 * 4
     return Figures(
         mode=mode,
-        requests=len(took),
-        infer_per_s=len(took) / elapsed,
-        p50_ms=float(p50),
-        p99_ms=float(p99),
-        average_batch=_average_batch(before, after),
-        socket_bytes_per_request=(bytes_after - bytes_before) / len(took) or None,
+        inferences_per_s=inferences / seconds,
+        p50_ms=float(np.percentile(times, 50)),
+        p99_ms=float(np.percentile(times, 99)),
+        average_batch=inferences / max(1, executions),
+        socket_bytes=0 if shared else picture.nbytes + answer_bytes,
     )
 
 
-def _connect(url: str) -> InferenceServerClient:
-    return InferenceServerClient(url, channel_args=OWN_CONNECTION)
+def _watch(mode: str, starts: float, seconds: float, progress: Progress) -> None:
+    """Waits until `seconds` after `starts`, with a bar."""
+    task = progress.add_task(f"tensors {mode}" if seconds else f"warm-up, tensors {mode}", total=seconds or WARM_UP_S)
+    ends = starts + seconds
+    while (left := ends - time.monotonic()) > 0:
+        time.sleep(min(left, 0.1))
+        progress.update(task, completed=(seconds or WARM_UP_S) - max(0.0, ends - time.monotonic()))
 
 
-def _drive(
-    workers: Sequence[Worker], seconds: float, on_progress: Callable[[float, int], None]
-) -> float:
-    """Run the workers side by side, and return how long it took until the last one was done."""
-    end = threading.Event()
-    began = time.perf_counter()
-    with ThreadPoolExecutor(len(workers)) as pool:
-        running = [pool.submit(worker.send_until, end) for worker in workers]
-        try:
-            while (elapsed := time.perf_counter() - began) < seconds and not _any_done(running):
-                on_progress(elapsed, sum(len(worker.seconds) for worker in workers))
-                time.sleep(min(REFRESH_SECONDS, seconds - elapsed))
-        finally:
-            end.set()
-        for future in running:
-            future.result()  # raises what the worker raised
-    return time.perf_counter() - began
+def _recorder(latencies: list[float], starts: float) -> Callable[[float, float], None]:
+    def record(began: float, ended: float) -> None:
+        if began >= starts:
+            latencies.append(ended - began)
+
+    return record
 
 
-def _any_done(running: Sequence[Future[None]]) -> bool:
-    return any(future.done() for future in running)
+def _counts(client: Any) -> tuple[int, int]:
+    """Inferences and executions so far."""
+    statistics = client.get_inference_statistics(NAME).model_stats[0]
+    return int(statistics.inference_count), int(statistics.execution_count)
 
 
-def _executions(client: InferenceServerClient) -> tuple[int, int]:
-    """Return how many inferences the model has answered so far, and in how many executions."""
-    statistics = client.get_inference_statistics(MODEL).model_stats[0]
-    return statistics.inference_count, statistics.execution_count
+def _repeat(ask: Callable[[], Any], record: Callable[[float, float], None], over: threading.Event) -> None:
+    while not over.is_set():
+        began = time.monotonic()
+        ask()
+        record(began, time.monotonic())
 
 
-def _average_batch(before: tuple[int, int], after: tuple[int, int]) -> float | None:
-    executions = after[1] - before[1]
-    return (after[0] - before[0]) / executions if executions else None
+def _ask_inline(address: str, _number: int, picture: NDArray[np.float32], record: Any, over: threading.Event) -> None:
+    with grpcclient.InferenceServerClient(address) as client:
+        tensor = grpcclient.InferInput("x", list(picture.shape), "FP32")
+        tensor.set_data_from_numpy(picture)
+        _repeat(lambda: client.infer(NAME, [tensor]), record, over)
 
 
-def _loopback_bytes() -> int:
-    """Return what the loopback device has carried so far (all programs' bytes: keep it quiet)."""
-    for line in Path("/proc/net/dev").read_text().splitlines():
-        device, _, counters = line.partition(":")
-        if device.strip() == "lo":
-            return int(counters.split()[0])
-    return 0
+def _ask_shared(address: str, number: int, picture: NDArray[np.float32], record: Any, over: threading.Event) -> None:
+    with grpcclient.InferenceServerClient(address) as client, Region(client, f"demo_load_{number}", picture) as region:
+        _repeat(region.infer, record, over)
