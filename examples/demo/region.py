@@ -14,6 +14,8 @@ from examples.demo.model import NAME
 
 ANSWER_BYTES = 4 * 4
 """FP32 [1, 4]."""
+REPLY_S = 30.0
+"""A server that takes longer than this hangs."""
 
 
 class Region:
@@ -36,7 +38,7 @@ class Region:
 
     def infer(self) -> None:
         """Asks: only names and shapes travel."""
-        self._client.infer(NAME, [self._input], outputs=[self._output])
+        self._client.infer(NAME, [self._input], outputs=[self._output], client_timeout=REPLY_S)
 
     def read(self) -> NDArray[np.float32]:
         """The answer, where the server wrote it."""
@@ -48,5 +50,7 @@ class Region:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._client.unregister_system_shared_memory(self._name)
-        shared_memory.destroy_shared_memory_region(self._handle)
+        try:
+            self._client.unregister_system_shared_memory(self._name)
+        finally:
+            shared_memory.destroy_shared_memory_region(self._handle)

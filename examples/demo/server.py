@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tritonclient.utils import InferenceServerException
+
 DEADLINE_S = 60.0
 
 
@@ -25,13 +27,19 @@ def serving(repository: Path, log: Path) -> Iterator[str]:
     ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0"]
     with log.open("wb") as out:
         command = [sys.executable, "-m", "headrace", "serve", str(repository), *local, *ports]
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        # A session of its own: Ctrl-C reaches the demo only, which then ends the server.
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as an exception, it passes the `finally` below
     try:
         yield f"127.0.0.1:{_wait_for_port(process, log)}"
         process.send_signal(signal.SIGTERM)
         status = process.wait(DEADLINE_S)
         if status != 0:
             raise SystemExit(f"the server ended with status {status}; its log is {log}")
+    except InferenceServerException as error:
+        raise SystemExit(f"a request failed: {error}\nthe server's log is {log}") from None
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"the server still ran {DEADLINE_S:.0f} s after SIGTERM; its log is {log}") from None
     finally:
         process.kill()
         process.wait()

@@ -74,11 +74,10 @@ class TorchInstance:
         """One call of the module."""
         tensors = [_from_host(self._torch, reference) for reference in inputs]
         with self._torch.inference_mode():
-            results = [result.contiguous() for result in _flatten(self._module(*tensors), self._spec)]
+            results = _outputs(self._torch, self._module(*tensors), self._spec)
         produced = {}
         for at in outputs:
             dtype, tensor = self._spec.outputs[at].dtype, results[at]
-            _check_type(self._torch, tensor, self._spec, at)
             produced[at] = Produced(TensorRef(tensor.data_ptr(), dtype, tuple(tensor.shape)), tensor)
         return produced
 
@@ -160,15 +159,13 @@ class TorchDeviceInstance:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 outputs = self._call(inputs)
-        for at, output in enumerate(outputs):
-            _check_type(torch, output, self._spec, at)
         return graph, outputs
 
     def _call(self, inputs: Sequence[Any]) -> list[Any]:
         torch = self._torch
         if _channels_last(self._spec):
             inputs = [x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x for x in inputs]
-        return [output.contiguous() for output in _flatten(self._module(*inputs), self._spec)]
+        return _outputs(torch, self._module(*inputs), self._spec)
 
     def replay(self, graph: Any) -> None:
         """Puts the graph on this instance's stream."""
@@ -259,11 +256,20 @@ def _torch_type(torch: Any, name: str) -> Any:
     return getattr(torch, _TORCH_NAMES[name])
 
 
-def _check_type(torch: Any, tensor: Any, spec: ModelSpec, at: int) -> None:
+def _outputs(torch: Any, result: Any, spec: ModelSpec) -> list[Any]:
+    """The outputs, dense and of the config's types: a floating type may be another one, as a module that was made half
+    may still compute its last operator in FP32; any other difference is an error.
+    """
+    return [_as_config(torch, tensor, spec, at).contiguous() for at, tensor in enumerate(_flatten(result, spec))]
+
+
+def _as_config(torch: Any, tensor: Any, spec: ModelSpec, at: int) -> Any:
     wanted = spec.outputs[at]
-    if tensor.dtype != _torch_type(torch, wanted.dtype.name):
+    dtype = _torch_type(torch, wanted.dtype.name)
+    if tensor.dtype != dtype and not (tensor.is_floating_point() and dtype.is_floating_point):
         expected = f"TYPE_{wanted.dtype.name} in its config"
         raise ConfigError(f"output '{wanted.name}' of model '{spec.name}' is {tensor.dtype}, but {expected}")
+    return tensor.to(dtype)
 
 
 def _flatten(result: Any, spec: ModelSpec) -> list[Any]:
