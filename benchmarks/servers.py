@@ -52,9 +52,9 @@ class Server:
 
 
 @contextmanager
-def headrace(repository: Path) -> Iterator[Server]:
+def headrace(repository: Path, *options: str) -> Iterator[Server]:
     """Headrace, of this checkout."""
-    command = (sys.executable, "-m", "headrace", "serve", str(repository))
+    command = (sys.executable, "-m", "headrace", "serve", str(repository), *options)
     ports = ("--http-port={http}", "--grpc-port={grpc}", "--metrics-port={metrics}")
     with _running("headrace", Program(command, {}), ports) as server:
         yield server

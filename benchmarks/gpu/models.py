@@ -53,20 +53,22 @@ class TritonPythonModel:
 '''
 
 
-def write_headrace(root: Path, detector: Path, torch: Any) -> Path:
-    """The detector and the slicing model, as TorchScript."""
+def write_headrace(root: Path, detector: Path, torch: Any, names: list[str]) -> Path:
+    """The detector and the slicing model, as TorchScript; those of them that are asked for."""
 
     class Slice(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - TorchScript reads this
             return x.reshape(-1, 144, 5120)[:, :84, :5040]
 
     shutil.rmtree(root, ignore_errors=True)
-    for name in ("yolo", "slice"):
+    for name in names:
         (root / name / "1").mkdir(parents=True)
-    shutil.copy(detector, root / "yolo" / "1" / "model.pt")
-    torch.jit.trace(Slice(), torch.zeros(1, 3, 384, 640)).save(str(root / "slice" / "1" / "model.pt"))
-    (root / "yolo" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}{CHANNELS_LAST}')
-    (root / "slice" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}')
+    if "yolo" in names:
+        shutil.copy(detector, root / "yolo" / "1" / "model.pt")
+        (root / "yolo" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}{CHANNELS_LAST}')
+    if "slice" in names:
+        torch.jit.trace(Slice(), torch.zeros(1, 3, 384, 640)).save(str(root / "slice" / "1" / "model.pt"))
+        (root / "slice" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}')
     return root
 
 

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=2500, help="perf_analyzer's measurement window, ms")
     parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
     parser.add_argument("--models", nargs="*", default=["yolo", "slice"])
+    parser.add_argument("--serve", nargs="*", default=[], help="more options of headrace serve, without their dashes")
     parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
     arguments = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
@@ -57,8 +58,8 @@ def _floors(arguments: argparse.Namespace) -> dict[str, Any]:
 def _headrace(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    repository = models.write_headrace(HOME / "gpu_headrace", arguments.detector, torch)
-    with headrace(repository) as server:
+    repository = models.write_headrace(HOME / "gpu_headrace", arguments.detector, torch, arguments.models)
+    with headrace(repository, *(f"--{option}" for option in arguments.serve)) as server:
         return {"runs": _runs(server, arguments, arguments.models)}
 
 
@@ -79,8 +80,10 @@ def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> li
                 scenario = Scenario(f"{name}_{mode}", "", concurrency, (), (), options, copies=0)
                 contestant = Contestant(server.name, name, server.name)
                 row: dict[str, Any] = {"model": name, "mode": mode, "concurrency": concurrency}
+                # perf_analyzer keeps every answer that comes in a message until it ends: short windows save memory.
+                window = arguments.window if mode != "none" else arguments.window // 8
                 try:
-                    row |= asdict(measure(analyzer, server, contestant, scenario, arguments.window))
+                    row |= asdict(measure(analyzer, server, contestant, scenario, window))
                     print(
                         f"{server.name} {name} {mode} {concurrency}: {row['throughput']:.0f}/s, "
                         f"{row['cpu_us']:.0f} us CPU, batch {row['average_batch']:.1f}, copied {row['copied_in']}",

@@ -29,7 +29,7 @@ _WARM_UP_RUNS = 3
 
 
 class TorchModel:
-    """A TorchScript file; each instance loads it anew, as modules are not shared between threads."""
+    """A TorchScript file. Instances on a GPU share one module: they only run it when they capture, one at a time."""
 
     signature: ModelSignature | None = None
     forwards: Mapping[int, int] = {}
@@ -37,6 +37,9 @@ class TorchModel:
     def __init__(self, file: ModelFile, torch: Any) -> None:
         self._path = file.path
         self._torch = torch
+        self._on_device: dict[int, Any] = {}
+        self._warm: set[tuple[int, int, tuple[Shape, ...]]] = set()
+        """Device, batch size and shapes that the module has been compiled for."""
 
     def start_instance(self, spec: ModelSpec, threads: int) -> TorchInstance:
         """On the CPU."""
@@ -45,7 +48,9 @@ class TorchModel:
 
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
         """On a GPU."""
-        return TorchDeviceInstance(self._torch, self._load(f"cuda:{device.index}", spec), spec, device, pinning)
+        if device.index not in self._on_device:
+            self._on_device[device.index] = self._load(f"cuda:{device.index}", spec)
+        return TorchDeviceInstance(self._torch, self._on_device[device.index], spec, device, pinning, self._warm)
 
     def _load(self, where: str, spec: ModelSpec) -> Any:
         try:
@@ -94,11 +99,15 @@ class _ShapeSet:
 class TorchDeviceInstance:
     """A module on a GPU, with a stream of its own."""
 
-    def __init__(self, torch: Any, module: Any, spec: ModelSpec, device: Device, pinning: Pinning) -> None:
+    def __init__(
+        self, torch: Any, module: Any, spec: ModelSpec, device: Device, pinning: Pinning, warm: set[Any]
+    ) -> None:
         self._torch = torch
         self._module = module
         self._spec = spec
         self._pinning = pinning
+        self._index = device.index
+        self._warm = warm
         self._where = f"cuda:{device.index}"
         self._stream = torch.cuda.Stream(device=self._where)
         self._slots: dict[int, dict[tuple[Shape, ...], _ShapeSet]] = {}
@@ -153,13 +162,19 @@ class TorchDeviceInstance:
         batches = self._spec.max_batch_size > 0
         inputs = [tensor[:rows] if batches else tensor for tensor in shape_set.inputs]
         with torch.cuda.stream(self._stream), torch.inference_mode():
-            for _ in range(_WARM_UP_RUNS):
-                self._call(inputs)
-            self._stream.synchronize()
+            self._warm_up(inputs, rows)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 outputs = self._call(inputs)
         return graph, outputs
+
+    def _warm_up(self, inputs: Sequence[Any], rows: int) -> None:
+        """Lets TorchScript compile for these shapes, which takes its first runs; once for all slots and instances."""
+        key = (self._index, rows, tuple(tuple(tensor.shape) for tensor in inputs))
+        for _ in range(_WARM_UP_RUNS if key not in self._warm else 1):
+            self._call(inputs)
+        self._stream.synchronize()
+        self._warm.add(key)
 
     def _call(self, inputs: Sequence[Any]) -> list[Any]:
         torch = self._torch

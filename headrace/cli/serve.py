@@ -17,6 +17,8 @@ from headrace.core.errors import HeadraceError
 from headrace.repository.lifecycle import ServedVersion, State
 from headrace.server import Ports, Server
 
+_LOOK_EVERY_S = 0.5
+
 
 def serve_command() -> Callable[..., None]:
     """The Typer command."""
@@ -35,7 +37,8 @@ def serve(options: ServerOptions) -> None:
         server.log.error(error.message)
         raise typer.Exit(1) from None
     _show(server.models(), ports, options)
-    stop.wait()
+    while not stop.wait(_LOOK_EVERY_S):
+        pass  # a kernel may hand the signal to another thread, which does not wake this one
     server.log.event("stopping: new requests are refused, those in flight are finished")
     if not server.stop():
         server.log.error(f"requests were still in flight after {options.exit_timeout_secs} s; exiting without them")

@@ -12,6 +12,8 @@ from typing import Any
 from headrace.core.errors import ConfigError
 
 _MAX_INSTANCES = 1024
+READ_PARAMETERS = {"pytorch": ("channels_last",), "simulated": ("batch_us", "row_us")}
+"""Parameters that backends read."""
 
 
 def validate(config: Any, gpus: Sequence[str] = ()) -> list[str]:
@@ -139,9 +141,11 @@ def _hints(config: Any) -> Iterator[str]:
     for field in ("optimization", "model_metrics"):
         if config.HasField(field):
             yield field
-    for field in ("model_warmup", "metric_tags", "cc_model_filenames", "runtime", "parameters"):
+    for field in ("model_warmup", "metric_tags", "cc_model_filenames", "runtime"):
         if getattr(config, field):
             yield field
+    read = READ_PARAMETERS.get(config.backend, ())
+    yield from (f"parameters '{key}'" for key in sorted(config.parameters) if key not in read)
     for group in config.instance_group:
         yield from (
             f"instance_group '{group.name}': {field}"

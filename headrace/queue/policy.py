@@ -72,8 +72,8 @@ def decide(lanes: Sequence[Lane], policy: BatchPolicy, now: int, draining: bool,
         policy: the model's batching rule.
         now: ns on the clock of the lanes' stamps.
         draining: nothing more will come.
-        booked: batches that the instance has taken and not computed yet. While there is one, only a batch that cannot
-            grow may go: the instance's compute does not run dry, so a partial batch would gain nothing.
+        booked: batches of the model that the instance's device has not computed yet. While there is one, only a batch
+            that cannot grow may go: the device's compute does not run dry, so a partial batch would gain nothing.
     """
     best: Take | None = None
     best_age = 0

@@ -30,7 +30,7 @@ from headrace.queue.loop import FeedLoop, InstanceLoop
 from headrace.queue.policy import BatchPolicy
 from headrace.repository.scan import FoundModel
 from headrace.repository.versions import choose_versions
-from headrace.transfer.pipeline import DevicePipeline
+from headrace.transfer.pipeline import Bookings, DevicePipeline
 from headrace.transfer.plan import compile_plan
 
 
@@ -109,20 +109,25 @@ class Lifecycle:
         spec = model_spec(config)
         plans = plan_instances(spec, len(os.sched_getaffinity(0)))
         intake = _intake(spec, version, on_device=any(plan.device is not None for plan in plans))
-        loops = tuple(self._loop(plan, model, spec, intake) for plan in plans)
+        bookings = {plan.device: Bookings() for plan in plans}
+        loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device]) for plan in plans)
         for loop in loops:
             loop.start()
         self._wire.publish(intake)
         return ServedVersion(found.name, version, State.READY, "", spec, intake, loops)
 
-    def _loop(self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake) -> InstanceLoop:
+    def _loop(
+        self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake, bookings: Bookings
+    ) -> InstanceLoop:
         policy = batch_policy(spec)
         if plan.device is None:
             mover = compile_plan(model, spec, plan.threads)
             return InstanceLoop(plan.name, intake, policy, mover, self._on_failure)
         device = self._devices[plan.device]
         instance = model.start_device_instance(spec, device, self._pinning)
-        pipeline = DevicePipeline(plan.name, device, instance, spec, self._pinning, intake.nudge, self._on_failure)
+        pipeline = DevicePipeline(
+            plan.name, device, instance, spec, self._pinning, bookings, intake.nudge, self._on_failure
+        )
         return FeedLoop(plan.name, plan.device, intake, policy, pipeline, self._on_failure)
 
     def _on_failure(self, instance: str, error: Exception) -> None:

@@ -57,6 +57,27 @@ class InFlight:
             raise self.error
 
 
+class Bookings:
+    """Batches of one model on one device whose computation has not ended, counted over all its instances there.
+
+    They share the device's compute: while one of them computes, a partial batch of another would gain nothing.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def add(self, change: int) -> None:
+        """One more, or one less."""
+        with self._lock:
+            self._count += change
+
+    def count(self) -> int:
+        """How many there are."""
+        with self._lock:
+            return self._count
+
+
 class DevicePipeline:
     """Takes batches from the feeding thread and settles them on its own."""
 
@@ -67,6 +88,7 @@ class DevicePipeline:
         instance: DeviceInstance,
         spec: ModelSpec,
         pinning: Pinning,
+        bookings: Bookings,
         nudge: Callable[[], None],
         on_failure: Callable[[str, Exception], None],
     ) -> None:
@@ -83,8 +105,7 @@ class DevicePipeline:
         for number in range(SLOTS):
             self._free.put(Slot(number, *(device.event() for _ in range(5))))
         self._flying: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
-        self._computing = 0
-        self._count = threading.Lock()
+        self._bookings = bookings
         self._thread = threading.Thread(target=self._complete, name=f"{name} ends", daemon=True)
         self._thread.start()
 
@@ -97,9 +118,8 @@ class DevicePipeline:
         self._free.put(slot)
 
     def booked(self) -> int:
-        """Batches whose computation has not ended."""
-        with self._count:
-            return self._computing
+        """Batches on the device whose computation has not ended."""
+        return self._bookings.count()
 
     def close(self) -> None:
         """Ends the thread when all batches are settled."""
@@ -109,8 +129,7 @@ class DevicePipeline:
     def start(self, slot: Slot, batch: Batch) -> None:
         """Puts a batch on the streams. What fails costs this batch only."""
         flight = InFlight(slot, batch)
-        with self._count:
-            self._computing += 1
+        self._bookings.add(1)
         try:
             self._device.attach()
             self._enqueue(flight)
@@ -199,6 +218,5 @@ class DevicePipeline:
         if not flight.computing:
             return
         flight.computing = False
-        with self._count:
-            self._computing -= 1
+        self._bookings.add(-1)
         self._nudge()
