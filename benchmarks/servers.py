@@ -42,6 +42,12 @@ class Server:
             statistics = client.get_inference_statistics(model).model_stats[0]
         return int(statistics.inference_stats.success.count), int(statistics.execution_count)
 
+    def batches(self, model: str) -> dict[int, tuple[int, float]]:
+        """Executions so far by batch size, and the milliseconds of *infer* that they took in sum."""
+        with grpcclient.InferenceServerClient(self.grpc) as client:
+            rows = client.get_inference_statistics(model).model_stats[0].batch_stats
+        return {row.batch_size: (row.compute_infer.count, row.compute_infer.ns / 1e6) for row in rows}
+
     def copied_bytes(self, model: str) -> tuple[float, float] | None:
         """Tensor bytes that the server's CPU copied in and out so far; `None` where it does not tell."""
         with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=30) as page:

@@ -188,8 +188,9 @@ impl Drop for Leave {
     }
 }
 
-/// Threads for the doors: one on small machines, a quarter of the cores on larger ones, at most four.
+/// Threads for the doors: one for every 16 cores, at most four. One thread carries over 30,000 requests/s, and the more of
+/// its connections a thread polls at once the less each request costs (68 us of CPU with four threads, 53 us with one).
 pub(crate) fn default_threads() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / 4).clamp(1, 4)
+    (cores / 16).clamp(1, 4)
 }

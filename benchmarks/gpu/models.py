@@ -11,8 +11,8 @@ max_batch_size: 32
 input { name: "images" data_type: TYPE_FP16 dims: 3 dims: 384 dims: 640 }
 output { name: "output0" data_type: TYPE_FP16 dims: 84 dims: 5040 }
 dynamic_batching { preferred_batch_size: 32 }
-instance_group { count: 2 kind: KIND_GPU }
 """
+INSTANCES = "instance_group {{ count: {count} kind: KIND_GPU }}\n"
 CHANNELS_LAST = 'parameters { key: "channels_last" value { string_value: "true" } }\n'
 
 TRITON_DETECTOR = '''
@@ -53,7 +53,7 @@ class TritonPythonModel:
 '''
 
 
-def write_headrace(root: Path, detector: Path, torch: Any, names: list[str]) -> Path:
+def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], instances: int) -> Path:
     """The detector and the slicing model, as TorchScript; those of them that are asked for."""
 
     class Slice(torch.nn.Module):  # type: ignore[misc]
@@ -61,14 +61,15 @@ def write_headrace(root: Path, detector: Path, torch: Any, names: list[str]) -> 
             return x.reshape(-1, 144, 5120)[:, :84, :5040]
 
     shutil.rmtree(root, ignore_errors=True)
+    config = f'platform: "pytorch_libtorch"\n{REPORT}{INSTANCES.format(count=instances)}'
     for name in names:
         (root / name / "1").mkdir(parents=True)
     if "yolo" in names:
         shutil.copy(detector, root / "yolo" / "1" / "model.pt")
-        (root / "yolo" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}{CHANNELS_LAST}')
+        (root / "yolo" / "config.pbtxt").write_text(config + CHANNELS_LAST)
     if "slice" in names:
         torch.jit.trace(Slice(), torch.zeros(1, 3, 384, 640)).save(str(root / "slice" / "1" / "model.pt"))
-        (root / "slice" / "config.pbtxt").write_text(f'platform: "pytorch_libtorch"\n{REPORT}')
+        (root / "slice" / "config.pbtxt").write_text(config)
     return root
 
 
@@ -78,5 +79,5 @@ def write_triton(root: Path, detector: Path) -> Path:
     (root / "yolo" / "1").mkdir(parents=True)
     (root / "yolo" / "1" / "model.py").write_text(TRITON_DETECTOR.replace("DETECTOR", str(detector.absolute())))
     cpu_input = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
-    (root / "yolo" / "config.pbtxt").write_text(f'backend: "python"\n{REPORT}{cpu_input}')
+    (root / "yolo" / "config.pbtxt").write_text(f'backend: "python"\n{REPORT}{INSTANCES.format(count=2)}{cpu_input}')
     return root

@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
     parser.add_argument("--models", nargs="*", default=["yolo", "slice"])
     parser.add_argument("--serve", nargs="*", default=[], help="more options of headrace serve, without their dashes")
+    parser.add_argument("--instances", type=int, default=2, help="of each model")
     parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
     arguments = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,9 @@ def _floors(arguments: argparse.Namespace) -> dict[str, Any]:
 def _headrace(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    repository = models.write_headrace(HOME / "gpu_headrace", arguments.detector, torch, arguments.models)
+    repository = models.write_headrace(
+        HOME / "gpu_headrace", arguments.detector, torch, arguments.models, arguments.instances
+    )
     with headrace(repository, *(f"--{option}" for option in arguments.serve)) as server:
         return {"runs": _runs(server, arguments, arguments.models)}
 
@@ -83,17 +86,31 @@ def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> li
                 # perf_analyzer keeps every answer that comes in a message until it ends: short windows save memory.
                 window = arguments.window if mode != "none" else arguments.window // 8
                 try:
+                    before = server.batches(name)
                     row |= asdict(measure(analyzer, server, contestant, scenario, window))
-                    print(
-                        f"{server.name} {name} {mode} {concurrency}: {row['throughput']:.0f}/s, "
-                        f"{row['cpu_us']:.0f} us CPU, batch {row['average_batch']:.1f}, copied {row['copied_in']}",
-                        flush=True,
-                    )
+                    row["batches"] = _added(before, server.batches(name))
+                    print(_line(server.name, row), flush=True)
                 except RuntimeError as error:
                     row["error"] = str(error)[-2000:]
                     print(f"{server.name} {name} {mode} {concurrency}: {row['error'][-600:]}", flush=True)
                 runs.append(row)
     return runs
+
+
+def _line(server: str, row: dict[str, Any]) -> str:
+    what = f"{server} {row['model']} {row['mode']} {row['concurrency']}"
+    figures = f"{row['throughput']:.0f}/s, p50 {row['p50_us']:.0f} us, {row['cpu_us']:.0f} us CPU"
+    return f"{what}: {figures}, batch {row['average_batch']:.1f} {row['batches']}, copied {row['copied_in']}"
+
+
+def _added(before: dict[int, tuple[int, float]], after: dict[int, tuple[int, float]]) -> dict[int, tuple[int, float]]:
+    """Executions of a run by batch size, and the mean milliseconds of *infer*."""
+    added = {}
+    for rows, (count, ms) in after.items():
+        count_before, ms_before = before.get(rows, (0, 0.0))
+        if count > count_before:
+            added[rows] = count - count_before, round((ms - ms_before) / (count - count_before), 2)
+    return added
 
 
 def _machine() -> dict[str, str]:
