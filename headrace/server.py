@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Sequence
@@ -74,6 +75,8 @@ class Server:
             self._lifecycle.load(model)
         failure = self._lifecycle.first_failure() if self._options.strict_readiness else None
         self._wire.set_unready(failure)
+        gc.collect()
+        gc.freeze()  # what is there now stays; the collector need not look at it for every batch
         return ports
 
     def _listen(self) -> Ports:

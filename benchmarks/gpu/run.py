@@ -23,7 +23,8 @@ from benchmarks.servers import Server, headrace, triton
 MODES = {
     "system": ("--shared-memory", "system", "--output-shared-memory-size", "846720"),
     "cuda": ("--shared-memory", "cuda", "--output-shared-memory-size", "846720"),
-    "none": (),
+    # perf_analyzer keeps every answer that comes in a message: windows of few requests, or its memory is full.
+    "none": ("--measurement-mode", "count_windows", "--measurement-request-count", "300"),
 }
 
 
@@ -83,11 +84,9 @@ def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> li
                 scenario = Scenario(f"{name}_{mode}", "", concurrency, (), (), options, copies=0)
                 contestant = Contestant(server.name, name, server.name)
                 row: dict[str, Any] = {"model": name, "mode": mode, "concurrency": concurrency}
-                # perf_analyzer keeps every answer that comes in a message until it ends: short windows save memory.
-                window = arguments.window if mode != "none" else arguments.window // 8
                 try:
                     before = server.batches(name)
-                    row |= asdict(measure(analyzer, server, contestant, scenario, window))
+                    row |= asdict(measure(analyzer, server, contestant, scenario, arguments.window))
                     row["batches"] = _added(before, server.batches(name))
                     print(_line(server.name, row), flush=True)
                 except RuntimeError as error:

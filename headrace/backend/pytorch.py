@@ -26,6 +26,10 @@ from headrace.memory.pinning import Pinning
 _SHAPE_SETS = 4
 """Shapes that a slot keeps buffers and graphs for; the one that was not used for longest goes first."""
 _WARM_UP_RUNS = 3
+_SPECIALISED_SHAPES = 20
+"""Input shapes that TorchScript compiles fused kernels for. By default it gives up after two, and the graphs of all other
+batch sizes are a fifth slower (7.9 ms against 6.4 ms for 32 images of the founding report's detector).
+"""
 
 
 class TorchModel:
@@ -37,6 +41,7 @@ class TorchModel:
     def __init__(self, file: ModelFile, torch: Any) -> None:
         self._path = file.path
         self._torch = torch
+        torch.jit.set_fusion_strategy([("STATIC", _SPECIALISED_SHAPES)])
         self._on_device: dict[int, Any] = {}
         self._warm: set[tuple[int, int, tuple[Shape, ...]]] = set()
         """Device, batch size and shapes that the module has been compiled for."""
@@ -119,7 +124,7 @@ class TorchDeviceInstance:
         """Graphs of all sizes for both slots, one after another, before anything is served."""
         for slot in (0, 1):
             shape_set = self._shape_set(slot, shapes)
-            for rows in batch_sizes(self._spec.max_batch_size):
+            for rows in reversed(batch_sizes(self._spec.max_batch_size)):
                 self._graph(shape_set, rows)
 
     def bind(self, slot: int, shapes: Sequence[Shape]) -> TorchBound:
