@@ -7,9 +7,17 @@ import re
 import subprocess
 from dataclasses import dataclass
 
+from benchmarks import machine
 from benchmarks.peers import Program
 from benchmarks.scenarios import Contestant, Scenario
 from benchmarks.servers import Server
+
+ATTEMPTS = 3
+TIMEOUT_S = 300.0
+
+
+class UnstableError(RuntimeError):
+    """perf_analyzer called no attempt stable."""
 
 
 @dataclass(frozen=True)
@@ -23,52 +31,106 @@ class Run:
     p99_us: float
     cpu_us: float
     """CPU of the server's process tree for each request, warm-up included in both."""
+    client_cpu_us: float
+    """CPU of perf_analyzer for each request, its start included."""
     average_batch: float
     copied_in: float | None
     copied_out: float | None
     """Tensor bytes that Headrace's transfer copied for each request."""
+    foreign_cores: float
+    """Cores that neither the server nor the client took: the other server, idle, and whatever else runs here."""
+    stolen_cores: float
+    """Cores that the host of a virtual machine took away."""
+    attempts: int
+    """1, or more where perf_analyzer had called the runs before unstable."""
     command: str
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """What the server had done by then."""
+
+    cpu_s: float
+    requests: int
+    executions: int
+    copied: tuple[float, float] | None
+    clocks: machine.Clocks
 
 
 def measure(analyzer: Program, server: Server, contestant: Contestant, scenario: Scenario, window_ms: int) -> Run:
     """Runs until perf_analyzer calls three windows stable.
 
     Raises:
-        RuntimeError: when it fails, with what it wrote.
+        UnstableError: when it calls no attempt stable.
+        RuntimeError: when it fails otherwise, with what it wrote.
     """
-    model = contestant.model
-    options = [
-        "-m",
-        model,
-        "-i",
-        "Grpc",
-        "-u",
-        server.grpc,
-        "-b",
-        "1",
-        "--concurrency-range",
-        str(scenario.concurrency),
-    ]
-    options += ["-p", str(window_ms), "-s", "50", "--percentile=99", *scenario.options]
-    cpu, (requests, executions), copied = server.cpu_s(), server.counts(model), server.copied_bytes(model)
-    environment = {**os.environ, **analyzer.environment}
-    done = subprocess.run([*analyzer.command, *options], capture_output=True, text=True, env=environment, check=False)
-    cpu, (requests_after, executions_after) = server.cpu_s() - cpu, server.counts(model)
-    copied_after = server.copied_bytes(model)
+    options = _options(server, contestant, scenario, window_ms)
+    for attempt in range(1, ATTEMPTS + 1):
+        before = _count(server, contestant.model)
+        text = _analyze(analyzer, options)
+        after = _count(server, contestant.model)
+        if text is not None:
+            command = "perf_analyzer " + " ".join(options).replace(server.grpc, "ADDRESS")
+            return _run(text, before, after, attempt, command)
+    raise UnstableError(f"no stable run of {contestant.model} in {ATTEMPTS} attempts")
+
+
+def _options(server: Server, contestant: Contestant, scenario: Scenario, window_ms: int) -> list[str]:
+    who = ["-m", contestant.model, "-i", "Grpc", "-u", server.grpc, "-b", "1"]
+    how = ["--concurrency-range", str(scenario.concurrency), "-p", str(window_ms), "-s", "50", "--percentile=99"]
+    return [*who, *how, *scenario.options]
+
+
+def _analyze(analyzer: Program, options: list[str]) -> str | None:
+    """What it wrote; `None` when it found no stable windows, for which it gives no figures."""
+    done = subprocess.run(
+        [*analyzer.command, *options],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **analyzer.environment},
+        check=False,
+        timeout=TIMEOUT_S,
+    )
+    if "Failed to obtain stable measurement" in done.stderr:
+        return None
     if done.returncode != 0:
         raise RuntimeError(
             f"perf_analyzer {' '.join(options)} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
-    count = requests_after - requests
-    figures = {name: _figure(done.stdout, pattern) for name, pattern in _PATTERNS.items()}
+    return done.stdout
+
+
+def _count(server: Server, model: str) -> _Counts:
+    requests, executions = server.counts(model)
+    copied = server.copied_bytes(model)
+    return _Counts(server.cpu_s(), requests, executions, copied, machine.clocks())
+
+
+def _run(text: str, before: _Counts, after: _Counts, attempts: int, command: str) -> Run:
+    count = after.requests - before.requests
+    if count == 0:
+        raise RuntimeError(f"the server counted no successful request of {command}")
+    figures = {name: _figure(text, pattern) for name, pattern in _PATTERNS.items()}
+    cpu_s, passed = after.cpu_s - before.cpu_s, after.clocks - before.clocks
+    copied_in, copied_out = (_share(before, after, direction, count) for direction in (0, 1))
     return Run(
         **figures,
-        cpu_us=cpu * 1e6 / count,
-        average_batch=count / max(1, executions_after - executions),
-        copied_in=None if copied is None or copied_after is None else (copied_after[0] - copied[0]) / count,
-        copied_out=None if copied is None or copied_after is None else (copied_after[1] - copied[1]) / count,
-        command="perf_analyzer " + " ".join(options).replace(server.grpc, "ADDRESS"),
+        cpu_us=cpu_s * 1e6 / count,
+        client_cpu_us=passed.clients_s * 1e6 / count,
+        average_batch=count / max(1, after.executions - before.executions),
+        copied_in=copied_in,
+        copied_out=copied_out,
+        foreign_cores=max(0.0, passed.busy_s - cpu_s - passed.clients_s) / passed.wall_s,
+        stolen_cores=passed.stolen_s / passed.wall_s,
+        attempts=attempts,
+        command=command,
     )
+
+
+def _share(before: _Counts, after: _Counts, direction: int, count: int) -> float | None:
+    if before.copied is None or after.copied is None:
+        return None
+    return (after.copied[direction] - before.copied[direction]) / count
 
 
 _PATTERNS = {

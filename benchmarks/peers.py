@@ -19,6 +19,7 @@ TRITON = "nvidia-pytriton==0.7.0"
 PERF_ANALYZER = "perf-analyzer==2.60.0"
 CUDART = "nvidia-cuda-runtime-cu12==12.9.79"
 """perf_analyzer opens libcudart for any kind of shared memory, GPU or not."""
+STUB = "triton_python_backend_stub"
 C_IDENTITY = Path(__file__).with_name("identity_backend.c")
 
 
@@ -36,8 +37,9 @@ def triton() -> Program:
     site = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     server = site / "pytriton" / "tritonserver"
     backends = server / "backends"
-    if not (backends / "identity_c").exists():
+    if not (backends / "python" / STUB).exists():
         _install_triton(home, server)
+    _build_identity(backends / "identity_c" / "libtriton_identity_c.so")
     libraries = [str(site / "nvidia_pytriton.libs"), str(sysconfig.get_config_var("LIBDIR"))]
     environment = {
         # The Python backend's stub finds its interpreter through the first python3 on PATH.
@@ -52,15 +54,20 @@ def _install_triton(home: Path, server: Path) -> None:
     _run(sys.executable, "-m", "venv", str(home))
     _run(str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-deps", TRITON, "numpy<2")
     tag = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    stub = server / "python_backend_stubs" / tag / "triton_python_backend_stub"
+    stub = server / "python_backend_stubs" / tag / STUB
     if not stub.exists():
         raise SystemExit(f"{TRITON} has no Python backend for Python {tag}: run the benchmark with 3.11 or 3.12")
-    shutil.copy(stub, server / "backends" / "python")
-    for program in (server / "backends" / "python" / stub.name, server / "bin" / "tritonserver"):
+    for program in (stub, server / "bin" / "tritonserver"):
         program.chmod(0o755)
-    identity = server / "backends" / "identity_c"
-    identity.mkdir()
-    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(identity / "libtriton_identity_c.so"), str(C_IDENTITY))
+    shutil.copy(stub, server / "backends" / "python")  # last: its presence says that all is installed
+
+
+def _build_identity(library: Path) -> None:
+    """Compiles again when the source is newer."""
+    if library.exists() and library.stat().st_mtime >= C_IDENTITY.stat().st_mtime:
+        return
+    library.parent.mkdir(exist_ok=True)
+    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(C_IDENTITY))
 
 
 def perf_analyzer() -> Program:
@@ -105,8 +112,12 @@ def _unpack(package: str, target: Path, *options: str) -> None:
     shutil.rmtree(download, ignore_errors=True)
     _run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(download), *options, package)
     (wheel,) = download.glob("*.whl")
+    part = target.with_suffix(".part")
+    shutil.rmtree(part, ignore_errors=True)
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)
+        archive.extractall(part)
+    shutil.rmtree(target, ignore_errors=True)
+    part.rename(target)  # whole or not at all
 
 
 def _run(*command: str) -> None:

@@ -1,124 +1,129 @@
-"""`make bench`: measures all scenarios in interleaved rounds and writes `results/spine.json` and `README.md`."""
+"""`make bench`: measures all scenarios in interleaved rounds and writes `results/spine.json` and `README.md`.
+
+A part (`--only`) or a hurried run (`--quick`) is shown, and kept in `.cache/bench/latest.json`, but not published.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
-import time
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict, fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
+from rich.markdown import Markdown
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks import floors, models, peers, servers
-from benchmarks.measure import Run, measure
-from benchmarks.report import write_readme
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks import answers, floors, machine, models, peers, servers
+from benchmarks.measure import Run, UnstableError, measure
+from benchmarks.report import page, write_readme
+from benchmarks.scenarios import SCENARIOS, Contestant, Scenario
 
 RESULTS = Path(__file__).parent / "results" / "spine.json"
+LATEST = peers.HOME / "latest.json"
+QUICK_ROUNDS, QUICK_WINDOW_MS = 1, 500
 
 
 def main() -> None:
     """Sets up the peers, measures, writes."""
     arguments = _arguments()
     chosen = [scenario for scenario in SCENARIOS if not arguments.only or scenario.name in arguments.only]
-    console = Console()
-    console.print("Setting up the peers (once: 100 MB from PyPI)", highlight=False)
-    peers.HOME.mkdir(parents=True, exist_ok=True)
-    analyzer, triton = peers.perf_analyzer(), peers.triton()
-    ours, theirs = models.write_headrace(peers.HOME / "headrace"), models.write_triton(peers.HOME / "triton_models")
-    with servers.headrace(ours) as headrace, servers.triton(triton, theirs) as judge:
-        running = {"headrace": headrace, "triton": judge}
-        runs = _measure_all(analyzer, running, chosen, arguments, console)
-    results = {"machine": _machine(), "rounds": arguments.rounds, "window_ms": arguments.window, "scenarios": runs}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
-    write_readme(results)
-    console.print(f"Written: {RESULTS} and benchmarks/README.md", highlight=False)
+    console = Console(stderr=arguments.json)
+    results: dict[str, Any] = {
+        "machine": machine.describe(),
+        "rounds": arguments.rounds,
+        "window_ms": arguments.window,
+        "scenarios": [],
+    }
+    for result in _measure_all(chosen, arguments, console):
+        results["scenarios"].append(result)
+        LATEST.write_text(json.dumps(results, indent=1) + "\n")  # what is measured stays, whatever comes next
+    if not arguments.only and not arguments.quick:
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(LATEST.read_text())
+        write_readme(results)
+    if arguments.json:
+        json.dump(results, sys.stdout, indent=1)
+    else:
+        console.print(Markdown(page(results)))
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all contestants; medians are reported")
     parser.add_argument("--window", type=int, default=2000, help="perf_analyzer's measurement window, ms")
     names = [scenario.name for scenario in SCENARIOS]
-    parser.add_argument("--only", nargs="*", choices=names, help="measure these only (the report then has these only)")
-    return parser.parse_args()
+    parser.add_argument("--only", nargs="+", choices=names, help="measure these only; nothing is published")
+    quick = f"{QUICK_ROUNDS} round of {QUICK_WINDOW_MS} ms windows, to see that all works; nothing is published"
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", action="store_true", help="write the results to stdout, and progress to stderr")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.rounds, arguments.window = QUICK_ROUNDS, QUICK_WINDOW_MS
+    return arguments
 
 
-def _measure_all(
-    analyzer: peers.Program,
-    running: dict[str, servers.Server],
-    chosen: list[Scenario],
-    arguments: argparse.Namespace,
-    console: Console,
-) -> list[dict[str, Any]]:
-    """All contestants of a scenario in turn, and that `rounds` times: what disturbs the machine disturbs all."""
-    results = []
-    columns = (TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+def _measure_all(chosen: list[Scenario], arguments: argparse.Namespace, console: Console) -> Iterator[dict[str, Any]]:
+    """Both servers are up all the time, so that contestants can take turns."""
+    console.print("Setting up the peers (once: 120 MB of packages)", highlight=False)
+    peers.HOME.mkdir(parents=True, exist_ok=True)
+    analyzer, triton = peers.perf_analyzer(), peers.triton()
+    ours, theirs = models.write_headrace(peers.HOME / "headrace"), models.write_triton(peers.HOME / "triton_models")
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
+    with servers.headrace(ours) as headrace, servers.triton(triton, theirs) as judge, progress:
+        task = progress.add_task("", total=arguments.rounds * sum(len(own.contestants) for own in chosen))
         for scenario in chosen:
-            runs: dict[str, list[Run]] = {contestant.label: [] for contestant in scenario.contestants}
-            for number in range(arguments.rounds):
-                for contestant in scenario.contestants:
-                    what = f"{scenario.name}, round {number + 1} of {arguments.rounds}: {contestant.label}"
-                    task = progress.add_task(what)
-                    run = measure(analyzer, running[contestant.server], contestant, scenario, arguments.window)
-                    progress.remove_task(task)
-                    runs[contestant.label].append(run)
-                    console.print(f"{what}: {run.throughput:.0f}/s, {run.cpu_us:.0f} us CPU", highlight=False)
-            results.append(_result(scenario, runs))
-    return results
+            runs: dict[str, list[Run | None]] = {contestant.label: [] for contestant in scenario.contestants}
+            for number, contestant in _turns(scenario, arguments.rounds):
+                server = {"headrace": headrace, "triton": judge}[contestant.server]
+                what = f"{scenario.name}, round {number + 1} of {arguments.rounds}: {contestant.label}"
+                progress.update(task, description=what)
+                if number == 0:
+                    answers.check(server, contestant, scenario)
+                run = _stable(analyzer, server, contestant, scenario, arguments.window)
+                runs[contestant.label].append(run)
+                progress.advance(task)
+                console.print(f"{what}: {_brief(run)}", highlight=False)
+            yield _result(scenario, runs)
 
 
-def _result(scenario: Scenario, runs: dict[str, list[Run]]) -> dict[str, Any]:
-    return {
-        "name": scenario.name,
-        "contestants": {
-            label: {"median": _median(own), "runs": [asdict(run) for run in own]} for label, own in runs.items()
-        },
-        "floor": {
-            "round_trip_us": floors.round_trip_us(),
-            "copy_in_us": floors.copy_us(scenario.bytes_in),
-            "copy_out_us": floors.copy_us(scenario.bytes_out),
-        },
+def _stable(
+    analyzer: peers.Program, server: servers.Server, contestant: Contestant, scenario: Scenario, window_ms: int
+) -> Run | None:
+    try:
+        return measure(analyzer, server, contestant, scenario, window_ms)
+    except UnstableError:
+        return None  # told as that in the report: the other contestants are still worth measuring
+
+
+def _turns(scenario: Scenario, rounds: int) -> Iterator[tuple[int, Contestant]]:
+    """All contestants in each round, and another one first: what disturbs the machine disturbs all."""
+    count = len(scenario.contestants)
+    for number in range(rounds):
+        for place in range(count):
+            yield number, scenario.contestants[(number + place) % count]
+
+
+def _brief(run: Run | None) -> str:
+    return "no stable run" if run is None else f"{run.throughput:.0f}/s, {run.cpu_us:.0f} us CPU"
+
+
+def _result(scenario: Scenario, runs: dict[str, list[Run | None]]) -> dict[str, Any]:
+    contestants = {
+        label: {"median": _median(own), "runs": [run and asdict(run) for run in own]} for label, own in runs.items()
     }
+    return {"name": scenario.name, "contestants": contestants, "floor": floors.measure(scenario)}
 
 
-def _median(runs: list[Run]) -> dict[str, float | None]:
-    names = [field.name for field in fields(Run) if field.name != "command"]
-    values = {name: [getattr(run, name) for run in runs] for name in names}
-    return {name: None if None in own else statistics.median(own) for name, own in values.items()}
-
-
-def _machine() -> dict[str, Any]:
-    cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
-        "",
-    )
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    changed = subprocess.run(
-        ["git", "status", "--porcelain", "src", "headrace"], capture_output=True, text=True, check=False
-    )
-    return {
-        "cpu": cpu,
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "headrace": version("headrace"),
-        "commit": commit.stdout.strip() + (" with changes" if changed.stdout else ""),
-        "onnxruntime": version("onnxruntime"),
-        "triton": f"2.51.0 (release 24.10), of {peers.TRITON}",
-        "perf_analyzer": peers.PERF_ANALYZER,
-        "date": time.strftime("%Y-%m-%d"),
-    }
+def _median(runs: list[Run | None]) -> dict[str, float | None]:
+    names = [field.name for field in fields(Run) if field.name not in ("command", "attempts")]
+    values = {name: [getattr(run, name) for run in runs if run is not None] for name in names}
+    return {name: None if not own or None in own else statistics.median(own) for name, own in values.items()}
 
 
 if __name__ == "__main__":

@@ -47,6 +47,11 @@ class Scenario:
     copies: int | None = None
     """Copies of each tensor byte by Headrace's transfer that are to be seen; `None`: not looked at."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether tensors go through system shared memory."""
+        return "--shared-memory" in self.options
+
 
 PYTHON = "Triton, Python backend"
 C = "Triton, C backend"

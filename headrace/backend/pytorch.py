@@ -27,8 +27,8 @@ _SHAPE_SETS = 4
 """Shapes that a slot keeps buffers and graphs for; the one that was not used for longest goes first."""
 _WARM_UP_RUNS = 3
 _SPECIALISED_SHAPES = 20
-"""Input shapes that TorchScript compiles fused kernels for. By default it gives up after two, and the graphs of all other
-batch sizes are a fifth slower (7.9 ms against 6.4 ms for 32 images of the founding report's detector).
+"""Input shapes that TorchScript compiles fused kernels for. By default it gives up after two, and the graphs of all
+other batch sizes are slower (two instances: 13.4 ms against 11.4 ms for 32 images of the founding report's detector).
 """
 
 
