@@ -3,7 +3,7 @@
 //! One of the two files with `unsafe`: what it hands out are values that keep their bytes alive.
 #![allow(unsafe_code)]
 use std::{
-    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    alloc::{Layout, alloc, dealloc},
     collections::HashMap,
     ptr::{self, NonNull},
 };
@@ -11,7 +11,10 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::shm::Slice;
+use crate::{
+    error::{Error, Result},
+    shm::Slice,
+};
 
 /// Cache-line alignment; what vector units and ONNX Runtime like best.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -47,18 +50,20 @@ fn capacity_class(length: usize) -> usize {
 }
 
 impl Block {
-    fn take(length: usize) -> Self {
+    /// # Errors
+    /// `Unavailable` when there is no such memory: a client chooses how large its outputs are.
+    fn take(length: usize) -> Result<Self> {
         let capacity = capacity_class(length);
         if let Some(pool) = POOL.lock().as_mut()
             && let Some(block) = pool.free.get_mut(&capacity).and_then(Vec::pop)
         {
             pool.bytes -= capacity;
-            return block;
+            return Ok(block);
         }
-        let layout = Self::layout(capacity);
+        let layout = Layout::from_size_align(capacity, ALIGNMENT).map_err(|_| no_memory(length))?;
         // SAFETY: the layout is not empty, a class is at least `ALIGNMENT` bytes.
-        let address = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { address, capacity, pinned: false }
+        let address = NonNull::new(unsafe { alloc(layout) }).ok_or_else(|| no_memory(length))?;
+        Ok(Self { address, capacity, pinned: false })
     }
 
     fn layout(capacity: usize) -> Layout {
@@ -69,6 +74,10 @@ impl Block {
         // SAFETY: allocated in `take` with this very layout, and `self` was its only owner.
         unsafe { dealloc(self.address.as_ptr(), Self::layout(self.capacity)) }
     }
+}
+
+fn no_memory(length: usize) -> Error {
+    Error::unavailable(format!("there is no memory for a tensor or message of {length} bytes"))
 }
 
 fn give_back(block: Block) {
@@ -93,8 +102,10 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(length: usize) -> Self {
-        Self { block: Some(Block::take(length)), start: 0, length }
+    /// # Errors
+    /// `Unavailable` when there is no such memory.
+    pub(crate) fn new(length: usize) -> Result<Self> {
+        Ok(Self { block: Some(Block::take(length)?), start: 0, length })
     }
 
     /// A page-locked buffer that was used before, if there is one.
@@ -117,9 +128,12 @@ impl Buffer {
 
     /// A buffer whose *end* is aligned: the last tensor of a message is its tail, so it is aligned too whenever its
     /// size is a multiple of the alignment.
-    pub(crate) fn ending_aligned(length: usize) -> Self {
-        let padded = length.next_multiple_of(ALIGNMENT);
-        Self { block: Some(Block::take(padded)), start: padded - length, length }
+    ///
+    /// # Errors
+    /// `Unavailable` when there is no such memory.
+    pub(crate) fn ending_aligned(length: usize) -> Result<Self> {
+        let padded = length.checked_next_multiple_of(ALIGNMENT).ok_or_else(|| no_memory(length))?;
+        Ok(Self { block: Some(Block::take(padded)?), start: padded - length, length })
     }
 
     pub(crate) fn address(&self) -> usize {
@@ -181,13 +195,16 @@ impl Memory {
 
     /// A reference to the same bytes for a reply, or a copy where they lie in client memory: a socket must not read from
     /// a region that its owner may truncate. Also tells whether it copied.
-    pub(crate) fn to_reply(&self) -> (Bytes, bool) {
+    ///
+    /// # Errors
+    /// `Unavailable` when there is no memory for the copy.
+    pub(crate) fn to_reply(&self) -> Result<(Bytes, bool)> {
         match self {
-            Self::Inline(bytes) => (bytes.clone(), false),
+            Self::Inline(bytes) => Ok((bytes.clone(), false)),
             Self::Region(slice) => {
-                let buffer = Buffer::new(slice.len());
+                let buffer = Buffer::new(slice.len())?;
                 copy(slice.address(), buffer.address(), slice.len());
-                (buffer.freeze(), true)
+                Ok((buffer.freeze(), true))
             }
         }
     }
@@ -244,7 +261,7 @@ impl<'a> CopyJob<'a> {
 }
 
 /// Makes the copies, with some threads when they are large: one core copies a fifth of what the link carries.
-pub(crate) fn copy_in_parallel(jobs: Vec<CopyJob<'_>>) {
+pub(crate) fn copy_in_parallel(jobs: &[CopyJob<'_>]) {
     const WORTH_A_THREAD: usize = 4 << 20;
     const MOST_THREADS: usize = 4;
     let bytes: usize = jobs.iter().map(|job| job.from.len()).sum();
@@ -273,7 +290,7 @@ mod tests {
     #[test]
     fn the_end_of_a_message_buffer_is_aligned() {
         for length in [0, 1, 63, 64, 65, 1000, (2 << 20) + 1] {
-            let buffer = Buffer::ending_aligned(length);
+            let buffer = Buffer::ending_aligned(length).ok().unwrap();
             assert_eq!((buffer.address() + length) % ALIGNMENT, 0);
             assert_eq!(buffer.len(), length);
         }
@@ -284,7 +301,7 @@ mod tests {
         let whole = Bytes::from_static(b"abcdef");
         let parts = [whole.slice(0..2), whole.slice(2..3), Bytes::from_static(b"XY"), whole.slice(3..6)];
         let parts = parts.map(Memory::Inline);
-        let buffer = Buffer::new(8);
+        let buffer = Buffer::new(8).ok().unwrap();
         assert_eq!(gather(parts.iter(), &buffer), 8);
         assert_eq!(buffer.freeze(), Bytes::from_static(b"abcXYdef"));
     }
@@ -292,13 +309,20 @@ mod tests {
     #[test]
     #[should_panic(expected = "past the end")]
     fn gather_never_writes_past_its_buffer() {
-        gather([Memory::Inline(Bytes::from_static(b"abc"))].iter(), &Buffer::new(2));
+        gather([Memory::Inline(Bytes::from_static(b"abc"))].iter(), &Buffer::new(2).ok().unwrap());
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error() {
+        for length in [1 << 50, 1 << 62, usize::MAX - 70, usize::MAX] {
+            assert!(Buffer::new(length).is_err() && Buffer::ending_aligned(length).is_err());
+        }
     }
 
     #[test]
     fn a_block_is_used_again() {
         let length = 7 << 20; // a class that no other test takes
-        let first = Buffer::new(length).address();
-        assert_eq!(Buffer::new(length).address(), first);
+        let first = Buffer::new(length).ok().unwrap().address();
+        assert_eq!(Buffer::new(length).ok().unwrap().address(), first);
     }
 }

@@ -16,6 +16,8 @@ use crate::{
 
 /// The control loop counts as stuck when it has not pulled for this long.
 const STUCK_NS: u64 = 5_000_000_000;
+/// Bytes of a control call; Python parses it, and others wait meanwhile.
+pub(crate) const MAX_CONTROL_BODY: usize = 1 << 20;
 /// Calls that may wait for the control loop.
 const MAX_WAITING: usize = 1024;
 

@@ -39,7 +39,7 @@ pub(crate) fn sources<'a>(
             (None, None) => pieces.add(memory.address(), memory.len()),
         }
     }
-    copy_in_parallel(jobs);
+    copy_in_parallel(&jobs);
     (pieces.0, staged)
 }
 
@@ -59,9 +59,9 @@ impl Pieces {
         for (start, bytes) in cut(slice, length) {
             // Memory that was page-locked by two calls is not one piece, though it be neighbours.
             if slice.piece(start) == crate::shm::PIN_PIECE {
-                self.0.push((start, bytes))
+                self.0.push((start, bytes));
             } else {
-                self.add(start, bytes)
+                self.add(start, bytes);
             }
         }
     }
@@ -101,7 +101,7 @@ pub(crate) fn targets<'a>(
                 }
             }
             (Wanted::Inline | Wanted::Region(_), Some(stage)) => {
-                push_staged(&mut routes, offset, stage, length)
+                push_staged(&mut routes, offset, stage, length);
             }
             (Wanted::Inline | Wanted::Region(_) | Wanted::No, _) => {}
         }

@@ -33,27 +33,47 @@ impl Gate {
         self.max_bytes
     }
 
-    /// A permit for one request that brings `bytes` of inline tensors.
+    /// A permit for one request, which grows with the bytes that come for it.
     ///
     /// # Errors
-    /// `Unavailable` ("overloaded") when the requests or the bytes in flight would pass their limit.
-    pub(crate) fn enter(self: &Arc<Self>, bytes: usize) -> Result<Permit> {
+    /// `Unavailable` ("overloaded") when the requests in flight would pass their limit.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit> {
         let requests = self.requests.fetch_add(1, Relaxed) + 1;
-        let held = self.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        let permit = Permit { gate: self.clone(), bytes };
+        let permit = Permit { gate: self.clone(), bytes: 0 };
         if requests > self.max_requests {
             let max = self.max_requests;
             return Err(Error::unavailable(format!(
                 "server is overloaded: {max} requests are in flight (--max-in-flight-requests)"
             )));
         }
-        if held > self.max_bytes {
-            let max = self.max_bytes;
-            return Err(Error::unavailable(format!(
-                "server is overloaded: requests in flight hold over {max} bytes (--max-in-flight-bytes)"
-            )));
-        }
         Ok(permit)
+    }
+
+    /// Refuses a message that alone would pass the limit, before any of it is waited for.
+    ///
+    /// # Errors
+    /// `Unavailable` ("overloaded").
+    pub(crate) fn check_announced(&self, bytes: usize) -> Result<()> {
+        if bytes > self.max_bytes { Err(self.too_many_bytes()) } else { Ok(()) }
+    }
+
+    fn too_many_bytes(&self) -> Error {
+        let max = self.max_bytes;
+        Error::unavailable(format!(
+            "server is overloaded: requests in flight hold over {max} bytes (--max-in-flight-bytes)"
+        ))
+    }
+}
+
+impl Permit {
+    /// Books bytes that have come; what is only announced costs nobody anything.
+    ///
+    /// # Errors
+    /// `Unavailable` ("overloaded") when the bytes in flight would pass their limit.
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes;
+        let held = self.gate.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
+        if held > self.gate.max_bytes { Err(self.gate.too_many_bytes()) } else { Ok(()) }
     }
 }
 
@@ -68,16 +88,21 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
+    fn enter(gate: &Arc<Gate>, bytes: usize) -> Result<Permit> {
+        let mut permit = gate.enter()?;
+        permit.grow(bytes).map(|()| permit)
+    }
+
     #[test]
     fn permits_come_back_and_nothing_passes_a_limit() {
         let gate = Arc::new(Gate::new(2, 100));
-        let first = gate.enter(60).ok();
-        assert!(gate.enter(41).is_err() && gate.enter(usize::MAX).is_err());
-        let second = gate.enter(40).ok();
-        assert!(gate.enter(0).is_err());
+        let first = enter(&gate, 60).ok();
+        assert!(enter(&gate, 41).is_err());
+        let second = enter(&gate, 40).ok();
+        assert!(gate.enter().is_err());
         drop((first, second));
         assert_eq!(gate.in_flight(), 0);
-        assert!(gate.enter(101).is_err());
-        assert!(gate.enter(100).is_ok());
+        assert!(enter(&gate, 101).is_err() && gate.check_announced(101).is_err());
+        assert!(enter(&gate, 100).is_ok() && gate.check_announced(100).is_ok());
     }
 }

@@ -24,13 +24,13 @@ use tokio::{
 
 use crate::{
     buffer::Buffer,
-    control::{Call, Door, Subject},
+    control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
     gate::Permit,
     pending::Intake,
     proto,
     request::{Ticket, admit},
-    wire::{Wire, told},
+    wire::{PATIENCE, Wire, told},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -84,7 +84,9 @@ pub(crate) async fn serve(
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(Some(MAX_RESETS));
-    let Ok(mut connection) = builder.handshake(stream).await else { return };
+    let Ok(Ok(mut connection)) = tokio::time::timeout(PATIENCE, builder.handshake(stream)).await else {
+        return;
+    };
     let mut leaving = pin!(told(&mut goodbye));
     let (mut calls, bells, mut left) = (FuturesUnordered::<CallFuture>::new(), Bells::default(), false);
     poll_fn(|context| {
@@ -170,12 +172,12 @@ async fn infer(
 }
 
 async fn receive(wire: &Wire, body: &mut RecvStream, local: bool) -> Result<Ticket> {
-    let (message, permit) = read_message(body, wire).await?;
+    let (message, permit) = read_message(body, wire, MAX_MESSAGE).await?;
     admit(wire, proto::decode(message)?, local, permit)
 }
 
 async fn control(wire: &Wire, verb: &'static str, body: &mut RecvStream, local: bool) -> Result<Bytes> {
-    let (payload, _permit) = read_message(body, wire).await?;
+    let (payload, _permit) = read_message(body, wire, MAX_CONTROL_BODY).await?;
     let (answer, reply) = oneshot::channel();
     wire.control.push(Call {
         door: Door::Grpc,
@@ -189,7 +191,7 @@ async fn control(wire: &Wire, verb: &'static str, body: &mut RecvStream, local: 
 }
 
 /// The one message of a unary call: a slice of its frame, or assembled by one copy where it spans several.
-async fn read_message(body: &mut RecvStream, wire: &Wire) -> Result<(Bytes, Permit)> {
+async fn read_message(body: &mut RecvStream, wire: &Wire, limit: usize) -> Result<(Bytes, Permit)> {
     let mut start = BytesMut::new();
     let mut chunk = next_chunk(body).await?;
     while start.len() + chunk.len() < 5 {
@@ -204,16 +206,19 @@ async fn read_message(body: &mut RecvStream, wire: &Wire) -> Result<(Bytes, Perm
         return Err(Error::unsupported("compressed gRPC messages are not served yet"));
     }
     let length = chunk.get_u32() as usize;
-    if length > MAX_MESSAGE {
-        return Err(Error::invalid(format!("message of {length} bytes is over the limit of {MAX_MESSAGE}")));
+    if length > limit {
+        return Err(Error::invalid(format!("message of {length} bytes is over the limit of {limit}")));
     }
-    let permit = wire.gate.enter(length)?;
+    wire.gate.check_announced(length)?;
+    let mut permit = wire.gate.enter()?;
     if chunk.len() == length {
+        permit.grow(length)?;
         return Ok((chunk, permit));
     }
-    let mut message = Buffer::ending_aligned(length);
+    let mut message = Buffer::ending_aligned(length)?;
     let mut at = 0;
     loop {
+        permit.grow(chunk.len())?;
         if chunk.len() > length - at {
             return Err(Error::invalid(format!("a message said to have {length} bytes goes on after them")));
         }
@@ -227,7 +232,8 @@ async fn read_message(body: &mut RecvStream, wire: &Wire) -> Result<(Bytes, Perm
 }
 
 async fn next_chunk(body: &mut RecvStream) -> Result<Bytes> {
-    match poll_fn(|context| body.poll_data(context)).await {
+    let next = tokio::time::timeout(PATIENCE, poll_fn(|context| body.poll_data(context)));
+    match next.await.map_err(|_| Error::invalid("the message did not go on for 30 s"))? {
         Some(Ok(chunk)) => {
             let _ = body.flow_control().release_capacity(chunk.len());
             Ok(chunk)

@@ -13,6 +13,7 @@ use crate::{
     dtype::Dtype,
     error::{Error, Kind, Result},
     pending::{self, LaneKey, OutputReply, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
+    shm::Slice,
     stamps::{BatchStamps, Duration, now},
 };
 
@@ -164,8 +165,8 @@ pub(crate) struct Buffer {
 #[pymethods]
 impl Buffer {
     #[new]
-    fn new(nbytes: usize) -> Self {
-        Self { inner: Some(buffer::Buffer::new(nbytes)) }
+    fn new(nbytes: usize) -> Result<Self> {
+        Ok(Self { inner: Some(buffer::Buffer::new(nbytes)?) })
     }
 
     #[getter]
@@ -319,9 +320,9 @@ impl Batch {
             }
         };
         if bytes < SHORT_COPY {
-            hand_out()
+            hand_out();
         } else {
-            py.detach(hand_out)
+            py.detach(hand_out);
         }
         self.copied_out += copied;
         Ok(())
@@ -387,7 +388,7 @@ fn check_regions(request: &Request) -> Result<()> {
         Wanted::Region(slice) => Some(slice),
         Wanted::Inline | Wanted::No => None,
     });
-    inputs.chain(outputs).try_for_each(crate::shm::Slice::check_intact)
+    inputs.chain(outputs).try_for_each(Slice::check_intact)
 }
 
 /// Shape of one request's part of an output whose dimensions without the batch dimension are `dims`.
@@ -396,6 +397,18 @@ fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
         0 => dims.to_vec(),
         _ => [&[rows.cast_signed()], dims].concat(),
     }
+}
+
+/// Whether an output of `nbytes` in its region would lie over an input or another output of its request: engines take for
+/// granted that it does not.
+fn overlaps(request: &Request, output: usize, slice: &Slice, nbytes: usize) -> bool {
+    let touches = |other: &Slice| slice.shares_bytes(nbytes, other);
+    let inputs =
+        request.inputs.iter().any(|memory| matches!(memory, Memory::Region(other) if touches(other)));
+    let is_other_output = |(at, wanted): (usize, &Wanted)| {
+        at != output && matches!(wanted, Wanted::Region(other) if touches(other))
+    };
+    inputs || request.outputs.iter().enumerate().any(is_other_output)
 }
 
 fn too_small(spec: &Spec, output: usize, given: usize, needed: usize) -> Error {
@@ -483,6 +496,10 @@ impl Batch {
     fn target(&mut self, output: usize, nbytes: usize) -> Option<usize> {
         let [Answering { request, .. }] = self.requests.as_slice() else { return None };
         let Wanted::Region(slice) = &request.outputs[output] else { return None };
+        if overlaps(request, output, slice, nbytes) {
+            self.fallbacks.push("overlapping_output".into());
+            return None;
+        }
         if !slice.address().is_multiple_of(self.intake.spec.outputs[output].dtype.size()) {
             self.fallbacks.push("unaligned_output".into());
             return None;
@@ -521,11 +538,16 @@ impl Batch {
                 let memory = &request.inputs[source];
                 let bytes = match &request.outputs[output] {
                     Wanted::No => continue,
-                    Wanted::Inline => {
-                        let (bytes, did_copy) = memory.to_reply();
-                        copied += if did_copy { bytes.len() as u64 } else { 0 };
-                        Some(bytes)
-                    }
+                    Wanted::Inline => match memory.to_reply() {
+                        Ok((bytes, did_copy)) => {
+                            copied += if did_copy { bytes.len() as u64 } else { 0 };
+                            Some(bytes)
+                        }
+                        Err(failure) => {
+                            error.get_or_insert(failure);
+                            continue;
+                        }
+                    },
                     Wanted::Region(slice) if slice.len() < memory.len() => {
                         error.get_or_insert(too_small(&spec, output, slice.len(), memory.len()));
                         continue;

@@ -21,11 +21,11 @@ use tokio::{
 use crate::{
     binary,
     buffer::Buffer,
-    control::{Call, Door, Subject},
+    control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
     gate::Permit,
     request::admit,
-    wire::{Wire, told},
+    wire::{PATIENCE, Wire, told},
 };
 
 const JSON_LENGTH: &str = "inference-header-content-length";
@@ -209,7 +209,7 @@ async fn infer(
     body: Incoming,
 ) -> Result<Response<Pieces>> {
     let json_length = json_length(headers)?;
-    let (body, permit) = read_body(wire, headers, body).await?;
+    let (body, permit) = read_body(wire, headers, body, wire.gate.max_bytes()).await?;
     let (envelope, formats) = binary::decode(&subject.model, &subject.version, &body, json_length)?;
     drop(body); // what the request needs of it, it holds
     let mut ticket = admit(wire, envelope, local, permit)?;
@@ -244,7 +244,7 @@ async fn control(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Response<Pieces>> {
-    let (payload, _permit) = read_body(wire, headers, body).await?;
+    let (payload, _permit) = read_body(wire, headers, body, MAX_CONTROL_BODY).await?;
     let (answer, reply) = oneshot::channel();
     wire.control.push(Call { door, verb, subject, payload, local, answer })?;
     let body = reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))?;
@@ -255,23 +255,36 @@ async fn control(
 }
 
 /// The whole body: the one frame it came in, or assembled by one copy.
-async fn read_body(wire: &Wire, headers: &HeaderMap, mut body: Incoming) -> Result<(Bytes, Permit)> {
+async fn read_body(
+    wire: &Wire,
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit: usize,
+) -> Result<(Bytes, Permit)> {
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
         return Err(Error::unsupported(format!("Content-Encoding {encoding:?} is not served yet")));
     }
     let announced = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
-    let permit = wire.gate.enter(announced.unwrap_or(0))?;
+    wire.gate.check_announced(announced.unwrap_or(0))?;
+    if announced.unwrap_or(0) > limit {
+        return Err(Error::invalid(format!(
+            "a body of {} bytes is over the limit of {limit}",
+            announced.unwrap_or(0)
+        )));
+    }
+    let mut permit = wire.gate.enter()?;
     let mut frames: Vec<Bytes> = Vec::new();
     let mut assembled: Option<Buffer> = None;
     let mut at = 0;
-    while let Some(frame) = body.frame().await {
+    while let Some(frame) = next_frame(&mut body).await? {
         let frame =
             frame.map_err(|error| Error::invalid(format!("the request ended within its body: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
+        permit.grow(data.len())?;
         match (&mut assembled, announced) {
             (Some(buffer), _) => buffer.write(at, &data),
             (None, Some(length)) if data.len() < length => {
-                let mut buffer = Buffer::ending_aligned(length);
+                let mut buffer = Buffer::ending_aligned(length)?;
                 buffer.write(0, &data);
                 assembled = Some(buffer);
                 at = data.len();
@@ -280,15 +293,15 @@ async fn read_body(wire: &Wire, headers: &HeaderMap, mut body: Incoming) -> Resu
             (None, _) => frames.push(data.clone()),
         }
         at += data.len();
-        if announced.is_none() && at > wire.gate.max_bytes() {
-            return Err(Error::invalid(format!("a chunked body of over {} bytes", wire.gate.max_bytes())));
+        if at > limit {
+            return Err(Error::invalid(format!("a body of over {limit} bytes")));
         }
     }
     let body = match (assembled, frames.as_slice()) {
         (Some(buffer), _) => buffer.freeze(),
         (None, [whole]) => whole.clone(),
         (None, pieces) => {
-            let mut buffer = Buffer::ending_aligned(at);
+            let mut buffer = Buffer::ending_aligned(at)?;
             let mut start = 0;
             for piece in pieces {
                 buffer.write(start, piece);
@@ -298,6 +311,11 @@ async fn read_body(wire: &Wire, headers: &HeaderMap, mut body: Incoming) -> Resu
         }
     };
     Ok((body, permit))
+}
+
+async fn next_frame(body: &mut Incoming) -> Result<Option<std::result::Result<Frame<Bytes>, hyper::Error>>> {
+    let next = tokio::time::timeout(PATIENCE, body.frame()).await;
+    next.map_err(|_| Error::invalid("the request body did not go on for 30 s"))
 }
 
 fn empty() -> Response<Pieces> {

@@ -306,9 +306,9 @@ impl Intake {
                 return None;
             }
             let draining = lanes.phase == Phase::Draining;
-            let nudged = nudges.is_some_and(|seen| seen != lanes.nudges);
+            let called = nudges.is_some_and(|seen| seen != lanes.nudges);
             let over = until.is_some_and(|until| until <= now) || (draining && !lanes.is_empty());
-            if nudged || over || lanes.reaches(thresholds) {
+            if called || over || lanes.reaches(thresholds) {
                 return Some(Pending { now, draining, nudges: lanes.nudges, lanes: lanes.view(limit) });
             }
             sleep(&mut lanes, thresholds, until.map(|until| until - now));

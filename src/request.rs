@@ -174,6 +174,12 @@ fn names(tensors: &[TensorSpec]) -> String {
 /// The request's inputs in the model's order.
 fn order_inputs<'a>(spec: &Spec, given: &'a [InputEnvelope]) -> Result<Vec<&'a InputEnvelope>> {
     let model = &spec.model;
+    if given.len() > 2 * spec.inputs.len() + 16 {
+        let (expected, got) = (spec.inputs.len(), given.len());
+        return Err(Error::invalid(format!(
+            "expected {expected} inputs but got {got} inputs for model '{model}'"
+        )));
+    }
     for (at, input) in given.iter().enumerate() {
         let name = &input.name;
         if given[..at].iter().any(|other| other.name == *name) {

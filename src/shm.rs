@@ -146,12 +146,14 @@ struct Mapping {
     address: usize,
     length: usize,
     guard: &'static Guard,
+    /// Device and inode of the object.
+    identity: (u64, u64),
     /// Whether Python page-locked it, or why not; `None` until it tried.
     pinned: Mutex<Option<std::result::Result<(), String>>>,
 }
 
 impl Mapping {
-    fn new(file: &File, length: usize) -> std::result::Result<Self, String> {
+    fn new(file: &File, length: usize, identity: (u64, u64)) -> std::result::Result<Self, String> {
         // SAFETY: a fresh shared mapping of an open descriptor; the kernel chooses the address.
         let address = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -162,7 +164,7 @@ impl Mapping {
         }
         let address = address as usize;
         if let Some(guard) = claim_guard(address, length) {
-            Ok(Self { address, length, guard, pinned: Mutex::new(None) })
+            Ok(Self { address, length, guard, identity, pinned: Mutex::new(None) })
         } else {
             unmap(address, length);
             Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
@@ -249,6 +251,18 @@ impl Slice {
             Owner::Host(mapping) if mapping.pinned() => Place::Pinned,
             Owner::Host(_) => Place::Pageable,
             Owner::Device(memory) => Place::Device(memory.device),
+        }
+    }
+
+    /// Whether the first `nbytes` bytes and another lease's bytes are in one object of the host and have some in common. Two
+    /// mappings of one object, which grew between, count as overlapping throughout.
+    pub(crate) fn shares_bytes(&self, nbytes: usize, other: &Self) -> bool {
+        match (&self.owner, &other.owner) {
+            (Owner::Host(a), Owner::Host(b)) if Arc::ptr_eq(a, b) => {
+                self.address < other.address + other.length && other.address < self.address + nbytes
+            }
+            (Owner::Host(a), Owner::Host(b)) => a.identity == b.identity,
+            _ => false,
         }
     }
 
@@ -415,7 +429,7 @@ impl Regions {
         {
             return Ok(mapping);
         }
-        let mapping = Arc::new(Mapping::new(file, size)?);
+        let mapping = Arc::new(Mapping::new(file, size, identity)?);
         mappings.insert(identity, Arc::downgrade(&mapping));
         Ok(mapping)
     }
@@ -464,17 +478,16 @@ impl Regions {
                 unpinned,
             }
         };
-        match name {
-            Some(name) => match table.get(name).filter(|region| region.is_host() == host) {
+        if let Some(name) = name {
+            match table.get(name).filter(|region| region.is_host() == host) {
                 Some(region) => Ok(vec![row(region)]),
                 None => Err(unknown(name)),
-            },
-            None => {
-                let mut rows: Vec<_> =
-                    table.values().filter(|region| region.is_host() == host).map(row).collect();
-                rows.sort_by(|a, b| a.name.cmp(&b.name));
-                Ok(rows)
             }
+        } else {
+            let mut rows: Vec<_> =
+                table.values().filter(|region| region.is_host() == host).map(row).collect();
+            rows.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(rows)
         }
     }
 
@@ -674,7 +687,7 @@ mod tests {
         regions.register("r", &object.0, 0, 1 << 16).unwrap();
         let slice = regions.lease("r", 0, 1 << 16).unwrap();
         File::options().write(true).open(object.path()).unwrap().set_len(0).unwrap();
-        let (bytes, copied) = crate::buffer::Memory::Region(slice.clone()).to_reply();
+        let (bytes, copied) = crate::buffer::Memory::Region(slice.clone()).to_reply().ok().unwrap();
         assert!(copied && bytes.iter().all(|&byte| byte == 0));
         assert!(text(slice.check_intact()).contains("was truncated"));
         File::options().write(true).open(object.path()).unwrap().set_len(1 << 16).unwrap();

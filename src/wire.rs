@@ -27,6 +27,9 @@ use crate::{
     stamps::now,
 };
 
+/// How long a client may pause in the middle of a message, or take for its first words.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Who may register regions and refer to them (`--allow-client-shm`).
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum ClientShm {

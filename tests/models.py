@@ -128,3 +128,19 @@ def add_any(repository: Path, name: str, config: str) -> None:
     nodes = [helper.make_node("Add", ["INPUT0", "one"], ["OUTPUT0"])]
     tensor = (TensorProto.FLOAT, ["batch", "any"])
     onnx_model(repository, name, nodes, [("INPUT0", *tensor)], [("OUTPUT0", *tensor)], config, [one])
+
+
+def row_sums(repository: Path, name: str) -> None:
+    """OUTPUT0 [rows] = sums of the rows of INPUT0 [rows, any]: rows of no elements weigh nothing and have a sum."""
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [1])
+    nodes = [helper.make_node("ReduceSum", ["INPUT0", "axes"], ["OUTPUT0"], keepdims=0)]
+    inputs = [("INPUT0", TensorProto.FLOAT, ["rows", "any"])]
+    outputs = [("OUTPUT0", TensorProto.FLOAT, ["rows"])]
+    onnx_model(repository, name, nodes, inputs, outputs, "max_batch_size: 0", [axes])
+
+
+def transpose(repository: Path, name: str) -> None:
+    """OUTPUT0 = INPUT0 transposed, for FP32 [16, 16]: an engine that writes over its input is wrong."""
+    nodes = [helper.make_node("Transpose", ["INPUT0"], ["OUTPUT0"], perm=[1, 0])]
+    tensor = (TensorProto.FLOAT, [16, 16])
+    onnx_model(repository, name, nodes, [("INPUT0", *tensor)], [("OUTPUT0", *tensor)], "max_batch_size: 0")

@@ -51,6 +51,11 @@ class OnnxModel:
         session = self._open(threads=1)
         self.signature = ModelSignature(_specs(session.get_inputs()), _specs(session.get_outputs()))
         self._spare: Any | None = session
+        forwarded = {tensor.name for tensor in self.signature.inputs} & {t.name for t in self.signature.outputs}
+        if forwarded:
+            # ONNX Runtime never writes such an output where it is bound, so a client would read what lay there before.
+            names = ", ".join(map(repr, sorted(forwarded)))
+            raise ConfigError(f"{self._path}: {names} is an input and an output; put an Identity between them")
 
     def start_instance(self, spec: ModelSpec, threads: int) -> OnnxInstance:
         """A session with `threads` threads within an operator."""

@@ -21,8 +21,10 @@ class InstanceLoop:
         intake: Intake,
         policy: BatchPolicy,
         serve: Callable[[Batch], None],
-        on_failure: Callable[[str, Exception], None],
+        on_failure: Callable[[str, BaseException], None],
+        on_end: Callable[[str, BaseException], None],
     ) -> None:
+        self._on_end = on_end
         self._intake = intake
         self._policy = policy
         self._serve = serve
@@ -39,12 +41,12 @@ class InstanceLoop:
         return not self._thread.is_alive()
 
     def _run_or_close(self) -> None:
-        """A fault of ours in the loop must not leave requests waiting for nobody."""
+        """A fault of ours in the loop must not leave requests waiting for nobody, in a server that says it is ready."""
         try:
             self._run()
-        except Exception as error:  # noqa: BLE001 - see above
-            self._on_failure(self._thread.name, error)
+        except BaseException as error:  # noqa: BLE001 - see above
             self._intake.close()
+            self._on_end(self._thread.name, error)
 
     def _run(self) -> None:
         intake, policy = self._intake, self._policy
@@ -64,7 +66,7 @@ class InstanceLoop:
         """The boundary to engines: whatever one raises costs its own batch and nothing else."""
         try:
             self._serve(batch)
-        except Exception as error:  # noqa: BLE001 - see above
+        except BaseException as error:  # noqa: BLE001 - a panic of the extension is no Exception
             batch.fail(Kind.INTERNAL, f"instance '{self._thread.name}' failed: {error}")
             self._on_failure(self._thread.name, error)
 
@@ -98,9 +100,10 @@ class FeedLoop(InstanceLoop):
         intake: Intake,
         policy: BatchPolicy,
         pipeline: Pipeline,
-        on_failure: Callable[[str, Exception], None],
+        on_failure: Callable[[str, BaseException], None],
+        on_end: Callable[[str, BaseException], None],
     ) -> None:
-        super().__init__(name, intake, policy, lambda _: None, on_failure)
+        super().__init__(name, intake, policy, lambda _: None, on_failure, on_end)
         self._device = device
         self._pipeline = pipeline
 

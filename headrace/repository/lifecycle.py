@@ -33,6 +33,9 @@ from headrace.repository.versions import choose_versions
 from headrace.transfer.pipeline import Bookings, DevicePipeline
 from headrace.transfer.plan import compile_plan
 
+_LONGEST_DELAY_NS = 1 << 62
+"""Over a hundred years: what is added to a stamp still fits 64 bits."""
+
 
 class State(StrEnum):
     """As the repository index has them."""
@@ -122,16 +125,20 @@ class Lifecycle:
         policy = batch_policy(spec)
         if plan.device is None:
             mover = compile_plan(model, spec, plan.threads)
-            return InstanceLoop(plan.name, intake, policy, mover, self._on_failure)
+            return InstanceLoop(plan.name, intake, policy, mover, self._on_failure, self._on_end)
         device = self._devices[plan.device]
         instance = model.start_device_instance(spec, device, self._pinning)
         pipeline = DevicePipeline(
             plan.name, device, instance, spec, self._pinning, bookings, intake.nudge, self._on_failure
         )
-        return FeedLoop(plan.name, plan.device, intake, policy, pipeline, self._on_failure)
+        return FeedLoop(plan.name, plan.device, intake, policy, pipeline, self._on_failure, self._on_end)
 
-    def _on_failure(self, instance: str, error: Exception) -> None:
+    def _on_failure(self, instance: str, error: BaseException) -> None:
         self._log.error(f"instance '{instance}' failed a batch: {error}")
+
+    def _on_end(self, instance: str, error: BaseException) -> None:
+        self._log.error(f"instance '{instance}' ended, its model is not served any more: {error!r}")
+        self._wire.set_unready(f"instance '{instance}' ended: {error!r}")
 
     def _fail(self, name: str, version: int, reason: str) -> None:
         self._wire.withdraw(name, version)
@@ -186,7 +193,7 @@ def batch_policy(spec: ModelSpec) -> BatchPolicy:
         max_rows=spec.max_batch_size,
         dynamic=True,
         preferred=spec.batching.preferred,
-        delay_ns=spec.batching.delay_us * 1000,
+        delay_ns=min(spec.batching.delay_us * 1000, _LONGEST_DELAY_NS),
     )
 
 

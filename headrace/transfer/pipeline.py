@@ -47,7 +47,7 @@ class InFlight:
     stages: dict[int, Buffer | None] = field(default_factory=dict)
     kept: list[Buffer] = field(default_factory=list)
     """Staging buffers of inputs, until the copy from them is done."""
-    error: Exception | None = None
+    error: BaseException | None = None
     computing: bool = True
     """Counted as booked."""
 
@@ -90,7 +90,7 @@ class DevicePipeline:
         pinning: Pinning,
         bookings: Bookings,
         nudge: Callable[[], None],
-        on_failure: Callable[[str, Exception], None],
+        on_failure: Callable[[str, BaseException], None],
     ) -> None:
         self._name = name
         self._device = device
@@ -133,7 +133,7 @@ class DevicePipeline:
         try:
             self._device.attach()
             self._enqueue(flight)
-        except Exception as error:  # noqa: BLE001 - an engine or a driver may raise anything
+        except BaseException as error:  # noqa: BLE001 - an engine, a driver or the extension may raise anything
             flight.error = error
         self._flying.put(flight)
 
@@ -207,7 +207,7 @@ class DevicePipeline:
                 device.elapsed_ns(slot.infer_start, slot.infer_end),
                 device.elapsed_ns(slot.infer_end, slot.output_end),
             )
-        except Exception as error:  # noqa: BLE001 - the boundary to engines and drivers: it costs this batch
+        except BaseException as error:  # noqa: BLE001 - the boundary to engines and drivers: it costs this batch
             batch.fail(Kind.INTERNAL, f"instance '{self._name}' failed: {error}")
             self._on_failure(self._name, error)
         finally:

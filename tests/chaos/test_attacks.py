@@ -23,6 +23,7 @@ def server(start, tmp_path_factory) -> RunningServer:
     models.identity(repository, "echo", "FP32", [-1], max_batch=8)
     models.add_one(repository, "bystander", "max_batch_size: 8 dynamic_batching {}")
     models.gather(repository, "gather", "max_batch_size: 8")
+    models.row_sums(repository, "sum")
     models.add_any(repository, "add", "max_batch_size: 8")
     models.add_any(repository, "pairs", "max_batch_size: 2 " + models.TOGETHER.format(size=2))
     return start(repository, "--max-in-flight-bytes=2000000000")

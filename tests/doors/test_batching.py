@@ -31,6 +31,8 @@ def server(start, tmp_path_factory) -> RunningServer:
         max_batch=8,
         extra="dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 50000 }",
     )
+    forever = f"dynamic_batching {{ preferred_batch_size: 2 max_queue_delay_microseconds: {2**64 - 1} }}"
+    models.identity(repository, "forever", "FP32", [-1], max_batch=8, extra=forever)
     models.identity(repository, "cancel", "FP32", [-1], max_batch=8, extra=together)
     models.identity(repository, "vanish", "FP32", [-1], max_batch=8, extra=together)
     return start(repository)
@@ -137,3 +139,11 @@ def test_a_client_that_is_gone_takes_no_place(client, server: RunningServer) -> 
     futures = [ask(client, "vanish", np.full((1, 3), number))[0] for number in range(4)]
     assert not wait(futures, timeout=60).not_done
     assert executions(client, "vanish") == {4: 1}
+
+
+def test_the_longest_delay_is_only_long(client, server: RunningServer) -> None:
+    first, _ = ask(client, "forever", np.ones((1, 3)))
+    until_waiting(server, "forever", 1)
+    second, _ = ask(client, "forever", np.ones((1, 3)))
+    assert not wait([first, second], timeout=60).not_done
+    assert first.result().shape == (1, 3)

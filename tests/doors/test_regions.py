@@ -23,6 +23,7 @@ IMAGE = 4 * 1024
 @pytest.fixture(scope="module")
 def server(start, tmp_path_factory) -> RunningServer:
     repository = tmp_path_factory.mktemp("models")
+    models.transpose(repository, "transpose")
     models.add_one(repository, "add_one", "max_batch_size: 8 dynamic_batching {} instance_group { count: 1 }")
     models.add_one(
         repository, "pairs", "max_batch_size: 8 instance_group { count: 1 }" + models.TOGETHER.format(size=2)
@@ -216,3 +217,16 @@ def test_allow_client_shm(start, tmp_path_factory, setting: str) -> None:
         else:
             with region(client, 4096) as (name, _):
                 infer_within(client, "echo", name, 0, 16)
+
+
+@pytest.mark.parametrize("out", [0, 64, 512])
+def test_an_output_over_its_input_is_right(client, out: int) -> None:
+    array = np.arange(256, dtype=np.float32).reshape(16, 16)
+    with region(client, 4096) as (name, handle):
+        shm.set_shared_memory_region(handle, [array])
+        tensor = client.module.InferInput("INPUT0", [16, 16], "FP32")
+        tensor.set_shared_memory(name, 1024, 0)
+        wanted = client.module.InferRequestedOutput("OUTPUT0")
+        wanted.set_shared_memory(name, 1024, out)
+        client.infer("transpose", [tensor], outputs=[wanted])
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [16, 16], out), array.T)
