@@ -49,13 +49,7 @@ class SystemRegions:
 
     def unregister(self, name: str, local: bool) -> None:
         """Forgets `name`, or all names when it is empty. Requests in flight keep their memory."""
-        try:
-            if name:
-                self._wire.unregister_region(name, True, local)
-            else:
-                self._wire.unregister_all_regions(True, local)
-        except WireError as error:
-            raise HeadraceError.from_wire(error) from None
+        _forget(self._wire, name, local, host=True)
 
     def status(self, name: str) -> list[RegionStatus]:
         """One region, or all of them when `name` is empty; NOT_FOUND for one that is not registered."""
@@ -125,13 +119,7 @@ class DeviceRegions:
 
     def unregister(self, name: str, local: bool) -> None:
         """Forgets `name`, or all names when it is empty. Requests in flight keep their memory."""
-        try:
-            if name:
-                self._wire.unregister_region(name, False, local)
-            else:
-                self._wire.unregister_all_regions(False, local)
-        except WireError as error:
-            raise HeadraceError.from_wire(error) from None
+        _forget(self._wire, name, local, host=False)
 
     def status(self, name: str) -> list[DeviceRegionStatus]:
         """One region, or all of them when `name` is empty; NOT_FOUND for one that is not registered."""
@@ -140,3 +128,13 @@ class DeviceRegions:
         except WireError as error:
             raise HeadraceError.from_wire(error) from None
         return [DeviceRegionStatus(row[0], row[5] or 0, row[3], row[4]) for row in rows]
+
+
+def _forget(wire: Wire, name: str, local: bool, host: bool) -> None:
+    try:
+        if name:
+            wire.unregister_region(name, host, local)
+        else:
+            wire.unregister_all_regions(host, local)
+    except WireError as error:
+        raise HeadraceError.from_wire(error) from None

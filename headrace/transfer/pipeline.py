@@ -95,8 +95,7 @@ class DevicePipeline:
         self._name = name
         self._device = device
         self._instance = instance
-        self._inputs = [tensor.dtype for tensor in spec.inputs]
-        self._outputs = [tensor.dtype for tensor in spec.outputs]
+        self._input_count = len(spec.inputs)
         self._pinning = pinning
         self._nudge = nudge
         self._on_failure = on_failure
@@ -112,10 +111,6 @@ class DevicePipeline:
     def free_slot(self) -> Slot:
         """Waits until there is a slot for another batch."""
         return self._free.get()
-
-    def give_back(self, slot: Slot) -> None:
-        """The slot is not needed after all."""
-        self._free.put(slot)
 
     def booked(self) -> int:
         """Batches on the device whose computation has not ended."""
@@ -139,7 +134,7 @@ class DevicePipeline:
 
     def _enqueue(self, flight: InFlight) -> None:
         device, slot, batch = self._device, flight.slot, flight.batch
-        shapes = [batch.shape(at) for at in range(len(self._inputs))]
+        shapes = [batch.shape(at) for at in range(self._input_count)]
         bound = self._instance.bind(slot.number, shapes)
         device.record(slot.input_start, self._in)
         device.copy(self._in, self._copies_in(flight, bound.inputs))

@@ -74,7 +74,7 @@ def _grpc(server: RunningServer, model: str, inputs: Arrays, datatype: str, **op
             tensor._raw_content = array.tobytes()
             tensors.append(tensor)
         result = client.infer(model, tensors, **options)
-        return _outputs(result, [output.name for output in result.get_response().outputs], grpc_bytes=True)
+        return _outputs(result, [output.name for output in result.get_response().outputs])
 
 
 def _http(server: RunningServer, model: str, inputs: Arrays, datatype: str, binary: bool, **options: object) -> Arrays:
@@ -126,8 +126,7 @@ def _nbytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _outputs(result: object, names: list[str], grpc_bytes: bool = False) -> Arrays:
-    del grpc_bytes
+def _outputs(result: object, names: list[str]) -> Arrays:
     return {name: result.as_numpy(name) for name in names}
 
 
