@@ -177,10 +177,9 @@ impl Lanes {
         self.by_number.values().all(|lane| lane.requests.is_empty())
     }
 
-    /// Up to `count` requests from the front of a lane, and its key.
+    /// The `count` oldest requests of a lane, and its key; `None` when there are fewer.
     fn take(&mut self, number: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
-        let lane = self.by_number.get_mut(&number)?;
-        let count = count.min(lane.requests.len());
+        let lane = self.by_number.get_mut(&number).filter(|lane| lane.requests.len() >= count)?;
         let requests: Vec<_> = lane.requests.drain(..count).collect();
         lane.rows -= requests.iter().map(|request| request.rows).sum::<u64>();
         let key = lane.key.clone();
@@ -322,7 +321,8 @@ impl Intake {
         lanes.wake_all();
     }
 
-    /// Up to `count` requests from the front of `lane`; fewer, or none, when another thread was faster.
+    /// The `count` oldest requests of `lane`. `None` when there are fewer, because another thread was faster or clients went:
+    /// the caller decided on what is no more, and must look again.
     pub(crate) fn take(&self, lane: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
         let mut lanes = self.lanes.lock();
         let (key, requests) = lanes.take(lane, count)?;

@@ -80,8 +80,14 @@ class Pipeline(Protocol):
     def booked(self) -> int:
         """Batches whose computation has not ended."""
 
+    def book(self) -> None:
+        """Announces a batch, before it is taken."""
+
+    def unbook(self) -> None:
+        """There was no such batch."""
+
     def start(self, slot: Any, batch: Batch) -> None:
-        """Puts a batch on the device; never raises."""
+        """Puts a batch that was booked on the device; never raises."""
 
     def close(self) -> None:
         """Ends when all batches are settled."""
@@ -117,8 +123,11 @@ class FeedLoop(InstanceLoop):
             decision = decide(own, policy, now, draining, pipeline.booked())
             if isinstance(decision, Take):
                 wait, nudges = IDLE, None
+                pipeline.book()
                 batch = intake.take(decision.lane, decision.count, decision.reason)
-                if batch is not None:
+                if batch is None:
+                    pipeline.unbook()
+                else:
                     pipeline.start(slot, batch)
                     slot = pipeline.free_slot()
             else:

@@ -113,8 +113,18 @@ class DevicePipeline:
         return self._free.get()
 
     def booked(self) -> int:
-        """Batches on the device whose computation has not ended."""
+        """Batches on the device whose computation has not ended, of all instances of the model."""
         return self._bookings.count()
+
+    def book(self) -> None:
+        """Announces a batch for `start`, before it leaves the queue: other instances must not think that the device runs
+        dry when they see what is left there.
+        """
+        self._bookings.add(1)
+
+    def unbook(self) -> None:
+        """There was no such batch."""
+        self._bookings.add(-1)
 
     def close(self) -> None:
         """Ends the thread when all batches are settled."""
@@ -122,9 +132,8 @@ class DevicePipeline:
         self._thread.join()
 
     def start(self, slot: Slot, batch: Batch) -> None:
-        """Puts a batch on the streams. What fails costs this batch only."""
+        """Puts a batch that was booked on the streams. What fails costs this batch only."""
         flight = InFlight(slot, batch)
-        self._bookings.add(1)
         try:
             self._device.attach()
             self._enqueue(flight)

@@ -85,6 +85,19 @@ def test_a_batch_that_is_dropped_or_failed_answers_its_requests(client, intake: 
     assert intake.held() == 0
 
 
+def test_more_than_waits_is_not_taken(client, intake: Intake) -> None:
+    """Of two threads that decided on the same requests, the second must not leave with the rest of them."""
+    answer, _ = ask(client, "m", np.ones((1, 2)))
+    pending = intake.wait([], None, None, 100)
+    assert pending is not None
+    assert intake.take(pending[3][0][0], 2, "test") is None
+    assert intake.waiting() == 1
+    batch = take(intake)
+    batch.forward(0, 0)
+    batch.settle(0, 0)
+    np.testing.assert_array_equal(answer.result(30), [[1, 1]])
+
+
 def test_wrong_shapes_and_buffers_of_an_instance_are_refused(client, intake: Intake) -> None:
     answer, _ = ask(client, "m", np.ones((1, 2)))
     batch = take(intake)
