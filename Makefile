@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BUILT := $(VENV)/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint test bench lock clean
+.PHONY: help setup demo fmt lint test bench simulate lock clean
 
 help: ## List the commands.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -46,6 +46,9 @@ test: lint ## All checks and tests.
 
 bench: setup ## Compare with the real Triton and write benchmarks/README.md; about 20 minutes.
 	$(BIN)/python -m benchmarks.run
+
+simulate: setup ## Schedules on 1, 2, 4 and 8 simulated GPUs in virtual time, against what is possible at best.
+	$(BIN)/python -m benchmarks.simulate
 
 lock: $(STAMP) ## Resolve the Python dependencies anew.
 	$(BIN)/python -m pip install --quiet uv

@@ -34,7 +34,12 @@ class Server:
 
     def cpu_s(self) -> float:
         """CPU seconds so far of the process and all its children, such as Triton's Python stubs."""
-        return sum(_cpu_ticks(pid) for pid in _tree(self.process.pid)) * _TICK_S
+        return sum(_cpu_ticks(Path(f"/proc/{pid}/stat")) for pid in _tree(self.process.pid)) * _TICK_S
+
+    def interpreter_s(self) -> float:
+        """CPU seconds so far of the threads that run Python, what they do outside of the interpreter included."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/stat")
+        return sum(_cpu_ticks(path) for path in tasks if (path.parent / "comm").read_text() != "wire\n") * _TICK_S
 
     def counts(self, model: str) -> tuple[int, int]:
         """Successful requests and executions of a model so far."""
@@ -127,8 +132,8 @@ def _tree(root: int) -> list[int]:
     return found
 
 
-def _cpu_ticks(pid: int) -> int:
-    fields = _stat(Path(f"/proc/{pid}/stat"))
+def _cpu_ticks(path: Path) -> int:
+    fields = _stat(path)
     return int(fields[11]) + int(fields[12]) if fields else 0
 
 

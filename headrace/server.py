@@ -51,7 +51,7 @@ class Server:
             stall_secs=options.stall_secs,
             threads=options.wire_threads,
         )
-        devices, why_none = find_devices(options.simulate_gpus)
+        devices, why_none = find_devices(options.simulate_gpus, options.simulate_link_gb)
         self.log.event(f"GPUs: {', '.join(device.name for device in devices)}" if devices else f"no GPU: {why_none}")
         pinning = Pinning(devices, self.log.event)
         self._lifecycle = Lifecycle(self._wire, self.log, devices, pinning)

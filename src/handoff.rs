@@ -12,7 +12,7 @@ use crate::{
     dma,
     dtype::Dtype,
     error::{Error, Kind, Result},
-    pending::{self, LaneKey, OutputReply, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
+    pending::{self, LaneKey, OutputReply, Patience, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
     shm::Slice,
     stamps::{BatchStamps, Duration, now},
 };
@@ -60,31 +60,38 @@ impl Intake {
     }
 
     /// Sleeps until a lane reaches its threshold of rows (`(lane, rows)`; 1 for lanes that are not named), or `until` (ns of
-    /// `now()`) is reached, or there were other than `nudges` nudges. Then `(now, draining, nudges, lanes)` with, for each lane,
-    /// its number, when its oldest request was queued, the rows of each request until they pass `limit`, and the device that
-    /// its tensors are in, or -1. `None`: the intake is closed.
-    #[pyo3(signature = (thresholds, until, nudges, limit))]
+    /// `now()`) is reached, or there were other than `nudges` nudges of the thread's `device`. Then `(now, draining, nudges,
+    /// lanes)` with, for each lane, its number, when its oldest request was queued, the rows of each request until they pass
+    /// `limit`, and the device that its tensors are in, or -1. `None`: the intake is closed.
+    #[pyo3(signature = (thresholds, until, device, nudges, limit))]
     fn wait(
         &self,
         py: Python<'_>,
         thresholds: Thresholds,
         until: Option<u64>,
+        device: i32,
         nudges: Option<u64>,
         limit: u64,
     ) -> Option<(u64, bool, u64, Vec<LaneTuple>)> {
-        let pending = py.detach(|| self.inner.wait(&thresholds, until, nudges, limit))?;
+        let patience = Patience { thresholds, until, device, nudges };
+        let pending = py.detach(|| self.inner.wait(&patience, limit))?;
         let lanes =
             pending.lanes.into_iter().map(|view| (view.lane, view.oldest, view.rows, view.home)).collect();
         Some((pending.now, pending.draining, pending.nudges, lanes))
     }
 
-    /// Has every instance that waits look again.
-    fn nudge(&self) {
-        self.inner.nudge();
+    /// Has the instances on a device that wait look again.
+    fn nudge(&self, device: i32) {
+        self.inner.nudge(device);
     }
 
-    /// The first `count` requests of `lane`, which leave the queue for `reason`; fewer when another thread was faster, `None`
-    /// when none is left.
+    /// Has the next instance look that has what it waits for.
+    fn ring(&self) {
+        self.inner.ring();
+    }
+
+    /// The `count` oldest requests of `lane`, which leave the queue for `reason`; `None` when there are fewer, because another
+    /// thread was faster: decide anew.
     fn take(&self, lane: u64, count: usize, reason: &str) -> Option<Batch> {
         let (key, requests) = self.inner.take(lane, count)?;
         Batch::new(self.inner.clone(), key, requests, reason)
@@ -95,9 +102,10 @@ impl Intake {
         self.inner.drain();
     }
 
-    /// Ends the intake: instances get `None`, requests that still wait get an error.
-    fn close(&self) {
-        self.inner.close();
+    /// Ends the intake: instances get `None`, requests that still wait get an error that says what became of the model.
+    #[pyo3(signature = (why = "was unloaded"))]
+    fn close(&self, why: &str) {
+        self.inner.close(why);
     }
 
     /// Requests that wait now.
@@ -433,6 +441,12 @@ impl Batch {
     #[getter]
     fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// The device that all its tensors are in; -1 when there is none.
+    #[getter]
+    fn home(&self) -> i32 {
+        self.key.home
     }
 
     /// When it left the queue, ns of `now()`.

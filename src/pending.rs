@@ -112,9 +112,20 @@ pub(crate) struct LaneView {
 /// Rows that a lane must reach to be worth a decision, by lane; any other lane is worth one as soon as it has a row.
 pub(crate) type Thresholds = Vec<(u64, u64)>;
 
+/// What an instance thread waits for.
+pub(crate) struct Patience {
+    pub(crate) thresholds: Thresholds,
+    /// Ns of `now()`.
+    pub(crate) until: Option<u64>,
+    /// The device it is on, or `HOST`, and how many nudges of it the thread knows of.
+    pub(crate) device: i32,
+    pub(crate) nudges: Option<u64>,
+}
+
 /// An instance thread that sleeps until a lane reaches its threshold.
 struct Sleeper {
     thresholds: Thresholds,
+    device: i32,
     bell: Condvar,
 }
 
@@ -125,8 +136,8 @@ struct Lanes {
     next_lane: u64,
     next_ticket: u64,
     sleepers: VecDeque<Arc<Sleeper>>,
-    /// Grows with every nudge.
-    nudges: u64,
+    /// By device; grows with every nudge.
+    nudges: HashMap<i32, u64>,
     phase: Phase,
 }
 
@@ -236,6 +247,16 @@ impl Lanes {
             sleeper.bell.notify_one();
         });
     }
+
+    fn wake_device(&mut self, device: i32) {
+        self.sleepers.retain(|sleeper| {
+            let stays = sleeper.device != device;
+            if !stays {
+                sleeper.bell.notify_one();
+            }
+            stays
+        });
+    }
 }
 
 /// The requests that wait for one model version, and its statistics.
@@ -289,15 +310,10 @@ impl Intake {
         self.lanes.lock().by_number.values().map(|lane| lane.requests.len()).sum()
     }
 
-    /// Sleeps until some lane reaches its threshold, or `until` (ns) is reached, or there were other than `nudges` nudges, or
+    /// Sleeps until some lane reaches its threshold, or it is time, or there were nudges that the thread does not know of, or
     /// nothing more will come; then tells what waits.
-    pub(crate) fn wait(
-        &self,
-        thresholds: &Thresholds,
-        until: Option<u64>,
-        nudges: Option<u64>,
-        limit: u64,
-    ) -> Option<Pending> {
+    pub(crate) fn wait(&self, patience: &Patience, limit: u64) -> Option<Pending> {
+        let Patience { thresholds, until, device, .. } = patience;
         let mut lanes = self.lanes.lock();
         loop {
             let now = now();
@@ -305,20 +321,21 @@ impl Intake {
                 return None;
             }
             let draining = lanes.phase == Phase::Draining;
-            let called = nudges.is_some_and(|seen| seen != lanes.nudges);
+            let nudges = lanes.nudges.get(device).copied().unwrap_or(0);
+            let called = patience.nudges.is_some_and(|seen| seen != nudges);
             let over = until.is_some_and(|until| until <= now) || (draining && !lanes.is_empty());
             if called || over || lanes.reaches(thresholds) {
-                return Some(Pending { now, draining, nudges: lanes.nudges, lanes: lanes.view(limit) });
+                return Some(Pending { now, draining, nudges, lanes: lanes.view(limit) });
             }
-            sleep(&mut lanes, thresholds, until.map(|until| until - now));
+            sleep(&mut lanes, patience, until.map(|until| until - now));
         }
     }
 
-    /// Has every sleeper look again: something that its policy knows of has changed.
-    pub(crate) fn nudge(&self) {
+    /// Has the sleepers on a device look again: something that their policy knows of has changed.
+    pub(crate) fn nudge(&self, device: i32) {
         let mut lanes = self.lanes.lock();
-        lanes.nudges += 1;
-        lanes.wake_all();
+        *lanes.nudges.entry(device).or_default() += 1;
+        lanes.wake_device(device);
     }
 
     /// The `count` oldest requests of `lane`. `None` when there are fewer, because another thread was faster or clients went:
@@ -357,8 +374,8 @@ impl Intake {
         lanes.wake_all();
     }
 
-    /// Ends the intake: threads that wait get `None`, requests that wait get an error.
-    pub(crate) fn close(&self) {
+    /// Ends the intake: threads that wait get `None`, requests that wait get an error that says what became of the model.
+    pub(crate) fn close(&self, why: &str) {
         let left: Vec<Lane> = {
             let mut lanes = self.lanes.lock();
             lanes.phase = Phase::Closed;
@@ -368,16 +385,16 @@ impl Intake {
         };
         let model = &self.spec.model;
         for request in left.into_iter().flat_map(|lane| lane.requests) {
-            let error =
-                Error::unavailable(format!("model '{model}' was unloaded before the request was executed"));
+            let error = Error::unavailable(format!("model '{model}' {why} before the request was executed"));
             self.statistics.lock().fail.add(1, now().saturating_sub(request.received));
             let _ = request.reply.send(Err(error.of_request(&request.id)));
         }
     }
 }
 
-fn sleep(lanes: &mut MutexGuard<'_, Lanes>, thresholds: &Thresholds, nanoseconds: Option<u64>) {
-    let sleeper = Arc::new(Sleeper { thresholds: thresholds.clone(), bell: Condvar::new() });
+fn sleep(lanes: &mut MutexGuard<'_, Lanes>, patience: &Patience, nanoseconds: Option<u64>) {
+    let Patience { thresholds, device, .. } = patience;
+    let sleeper = Arc::new(Sleeper { thresholds: thresholds.clone(), device: *device, bell: Condvar::new() });
     lanes.sleepers.push_back(sleeper.clone());
     match nanoseconds {
         Some(nanoseconds) => {

@@ -1,7 +1,8 @@
 """A model that only takes time, on a device that only takes time (`headrace serve --simulate-gpus N`).
 
 Parameters in config.pbtxt: `batch_us` (a batch of any size takes so many microseconds), `row_us` (and so many for each
-row). Its outputs are whatever memory holds: it shows schedules, not results.
+row), `lost_gpu` and `lost_after` (this GPU fails for good after so many batches of an instance, 0 by default). Its
+outputs are whatever memory holds: it shows schedules, not results.
 """
 
 from __future__ import annotations
@@ -45,10 +46,16 @@ class SimulatedInstance:
         self._stream = device.stream()
         self._batch_us = float(spec.parameters.get("batch_us", "0"))
         self._row_us = float(spec.parameters.get("row_us", "0"))
+        lost = spec.parameters.get("lost_gpu") == str(device.index)
+        self._batches_left = int(spec.parameters.get("lost_after", "0")) if lost else None
         self._memory: dict[int, tuple[list[int], list[int]]] = {}
 
     def bind(self, slot: int, shapes: Sequence[Shape]) -> SimulatedBound:
         """Memory of the slot, for any shape."""
+        if self._batches_left is not None:
+            self._batches_left -= 1
+            if self._batches_left < 0:
+                self._device.lost_at = self._device.clock()
         rows = shapes[0][0] if self._spec.max_batch_size > 0 else 1
         if slot not in self._memory:
             size = 1 << 36  # addresses cost nothing

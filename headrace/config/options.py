@@ -39,6 +39,7 @@ class ServerOptions:
     max_in_flight_bytes: int = _option(8 << 30, "Messages of more bytes than this in sum are refused at once.", min=1)
     wire_threads: int = _option(0, "Threads of the doors; 0 chooses by the number of cores.", min=0, max=64)
     simulate_gpus: int = _option(0, "Serve on so many simulated GPUs, which take time and move nothing.", min=0, max=16)
+    simulate_link_gb: float = _option(53.0, "GB/s of a simulated GPU's link, each direction.", min=1e-6)
     id: str = _option("headrace", "The server's name in its metadata.")
 
     def describe(self) -> list[tuple[str, Any, str]]:

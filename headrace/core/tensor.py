@@ -9,6 +9,9 @@ from headrace.core.dtype import Dtype
 
 Shape = tuple[int, ...]
 
+HOST = -1
+"""The home of requests whose tensors are in host memory, or in that of several devices (`HOST` in `src/pending.rs`)."""
+
 
 @dataclass(frozen=True)
 class TensorSpec:

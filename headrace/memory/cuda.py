@@ -76,6 +76,16 @@ class CudaDevice:
         """`cudaEventSynchronize`."""
         self._call(self._runtime.cudaEventSynchronize, event)
 
+    def drain(self, stream: Any) -> None:
+        """`cudaStreamSynchronize`."""
+        self._call(self._runtime.cudaStreamSynchronize, stream)
+
+    def lost(self) -> str:
+        """An error that sticks to the process's context comes back from every call: so from one that asks little."""
+        self.attach()
+        error, *_ = self._runtime.cudaMemGetInfo()
+        return "" if error == self._runtime.cudaError_t.cudaSuccess else str(error.name)
+
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """`cudaEventElapsedTime`, which resolves half a microsecond."""
         return int(self._call(self._runtime.cudaEventElapsedTime, start, end) * 1e6)

@@ -46,6 +46,12 @@ class Device(Protocol):
     def synchronize(self, event: Any) -> None:
         """Returns when the event has happened; other Python threads run meanwhile. Raises `DeviceError`."""
 
+    def drain(self, stream: Any) -> None:
+        """Returns when everything that is on the stream now is done. Raises `DeviceError`."""
+
+    def lost(self) -> str:
+        """Why the device can do nothing any more (a kernel reached beyond its memory, say); empty while it works."""
+
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Time between two events that have happened."""
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from headrace.memory.device import Copy
+from headrace.memory.device import Copy, DeviceError
 
 
 @dataclass
@@ -29,12 +29,19 @@ class SimulatedEvent:
 
 @dataclass(frozen=True)
 class Rates:
-    """What a simulated device can do."""
+    """What a simulated device can do; by default what was measured on one H200."""
 
     link_bytes_per_s: float = 53e9
-    """Of each direction; both run at once."""
+    """To and from memory of the host or of another device, each; both directions run at once."""
+    memory_bytes_per_s: float = 2e12
+    """From the device's own memory to its own memory."""
     copy_overhead_ns: int = 4_000
     """For each batch of copies."""
+
+
+_ADDRESSES = 1 << 56
+"""Where the memory of simulated devices begins: no process has memory of its own there."""
+_ADDRESSES_EACH = 1 << 48
 
 
 @dataclass
@@ -46,9 +53,10 @@ class SimulatedDevice:
     clock: Callable[[], int] = time.monotonic_ns
     sleep_until: Callable[[int], None] = lambda at: time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
     name: str = "simulated GPU"
-    _links: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0})
-    _compute_free_at: int = 0
-    _next_address: int = 1 << 40
+    lost_at: int | None = None
+    """When it fails for good, ns."""
+    _engines_free_at: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0, "compute": 0})
+    _allocated: int = 0
 
     def attach(self) -> None:
         """Nothing to do."""
@@ -67,6 +75,7 @@ class SimulatedDevice:
 
     def record(self, event: SimulatedEvent, stream: SimulatedStream) -> None:
         """It happens when the stream is done, or now."""
+        self._check()
         event.at = max(stream.free_at, self.clock())
 
     def wait(self, stream: SimulatedStream, event: SimulatedEvent) -> None:
@@ -76,35 +85,58 @@ class SimulatedDevice:
     def synchronize(self, event: SimulatedEvent) -> None:
         """Sleeps."""
         self.sleep_until(event.at)
+        self._check()
+
+    def drain(self, stream: SimulatedStream) -> None:
+        """Sleeps."""
+        self.sleep_until(stream.free_at)
+
+    def lost(self) -> str:
+        """Whether its end has come."""
+        return "it was lost" if self.lost_at is not None and self.clock() >= self.lost_at else ""
+
+    def _check(self) -> None:
+        if why := self.lost():
+            raise DeviceError(f"GPU {self.index}: {why}")
 
     def elapsed_ns(self, start: SimulatedEvent, end: SimulatedEvent) -> int:
         """Their difference."""
         return end.at - start.at
 
     def copy(self, stream: SimulatedStream, copies: Sequence[Copy]) -> None:
-        """Takes the link of its direction, which serves one stream after another."""
-        if not copies:
-            return
-        direction = "in" if self.owns(copies[0][0]) else "out"
-        nbytes = sum(nbytes for _, _, nbytes in copies)
-        start = max(stream.free_at, self._links[direction], self.clock())
-        end = start + self.rates.copy_overhead_ns + int(nbytes / self.rates.link_bytes_per_s * 1e9)
-        stream.free_at = self._links[direction] = end
+        """Takes the engines of its directions, which serve one stream after another."""
+        self._check()
+        moved: dict[str, int] = {}
+        for target, source, nbytes in copies:
+            direction = ("within" if self.owns(source) else "in") if self.owns(target) else "out"
+            moved[direction] = moved.get(direction, 0) + nbytes
+        rates = self.rates
+        within = moved.pop("within", 0)
+        if within:  # no engine serves these one after another
+            duration = rates.copy_overhead_ns + int(within / rates.memory_bytes_per_s * 1e9)
+            stream.free_at = max(stream.free_at, self.clock()) + duration
+        for direction, nbytes in moved.items():
+            self._take(direction, stream, rates.copy_overhead_ns + int(nbytes / rates.link_bytes_per_s * 1e9))
 
     def compute(self, stream: SimulatedStream, duration_ns: int) -> None:
         """Takes the compute unit, which serves one stream after another."""
-        start = max(stream.free_at, self._compute_free_at, self.clock())
-        stream.free_at = self._compute_free_at = start + duration_ns
+        self._check()
+        self._take("compute", stream, duration_ns)
+
+    def _take(self, engine: str, stream: SimulatedStream, duration_ns: int) -> None:
+        start = max(stream.free_at, self._engines_free_at[engine], self.clock())
+        stream.free_at = self._engines_free_at[engine] = start + duration_ns
 
     def allocate(self, nbytes: int) -> int:
         """An address that is nobody else's."""
-        address = self._next_address + (self.index << 44)
-        self._next_address += nbytes
+        address = _ADDRESSES + self.index * _ADDRESSES_EACH + self._allocated
+        self._allocated += nbytes
         return address
 
     def owns(self, address: int) -> bool:
         """Whether the address is of this device."""
-        return (1 << 40) + (self.index << 44) <= address < (1 << 40) + ((self.index + 1) << 44)
+        start = _ADDRESSES + self.index * _ADDRESSES_EACH
+        return start <= address < start + _ADDRESSES_EACH
 
     def lock(self, address: int, nbytes: int) -> None:
         """Host memory is always reached."""

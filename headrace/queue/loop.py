@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.core.errors import Kind
+from headrace.core.tensor import HOST
 from headrace.core.wire import Batch, Intake
 from headrace.placement.affinity import visible
-from headrace.queue.policy import IDLE, BatchPolicy, Take, Wait, decide
+from headrace.queue.policy import IDLE, BatchPolicy, Lane, Take, Wait, decide
 
 
 class InstanceLoop:
@@ -25,6 +26,7 @@ class InstanceLoop:
         on_end: Callable[[str, BaseException], None],
     ) -> None:
         self._on_end = on_end
+        self._device = HOST
         self._intake = intake
         self._policy = policy
         self._serve = serve
@@ -51,7 +53,7 @@ class InstanceLoop:
     def _run(self) -> None:
         intake, policy = self._intake, self._policy
         wait: Wait = IDLE
-        while (pending := intake.wait(list(wait.thresholds), wait.until, None, policy.max_rows)) is not None:
+        while (pending := self._wait(wait, None)) is not None:
             now, draining, _, lanes = pending
             decision = decide(lanes, policy, now, draining)
             if isinstance(decision, Take):
@@ -61,6 +63,9 @@ class InstanceLoop:
                     self._serve_or_fail(batch)
             else:
                 wait = decision
+
+    def _wait(self, wait: Wait, nudges: int | None) -> tuple[int, bool, int, list[Lane]] | None:
+        return self._intake.wait(list(wait.thresholds), wait.until, self._device, nudges, self._policy.max_rows)
 
     def _serve_or_fail(self, batch: Batch) -> None:
         """The boundary to engines: whatever one raises costs its own batch and nothing else."""
@@ -89,14 +94,21 @@ class Pipeline(Protocol):
     def start(self, slot: Any, batch: Batch) -> None:
         """Puts a batch that was booked on the device; never raises."""
 
+    def lost(self) -> str:
+        """Why the device cannot serve any more; empty while it can."""
+
     def close(self) -> None:
         """Ends when all batches are settled."""
+
+    def join(self, timeout: float) -> bool:
+        """Waits for that end; false when it has not come after `timeout` seconds."""
 
 
 class FeedLoop(InstanceLoop):
     """The thread that feeds a device instance: its batches are computed while it takes the next.
 
-    A second slot is a prefetch and not a free instance: see `decide`.
+    A second slot is a prefetch and not a free instance: see `decide`. When its device is lost the loop ends, so that
+    what waits goes to others; `on_lost` is its last act.
     """
 
     def __init__(
@@ -106,20 +118,34 @@ class FeedLoop(InstanceLoop):
         intake: Intake,
         policy: BatchPolicy,
         pipeline: Pipeline,
-        on_failure: Callable[[str, BaseException], None],
+        on_lost: Callable[[str, str], None],
         on_end: Callable[[str, BaseException], None],
     ) -> None:
-        super().__init__(name, intake, policy, lambda _: None, on_failure, on_end)
+        super().__init__(name, intake, policy, lambda _: None, lambda *_: None, on_end)
         self._device = device
         self._pipeline = pipeline
+        self._on_lost = on_lost
+
+    def join(self, timeout: float) -> bool:
+        """Waits for the end of the thread and of the pipeline."""
+        return super().join(timeout) and self._pipeline.join(timeout)
 
     def _run(self) -> None:
+        self._feed()
+        self._pipeline.close()
+        self._intake.ring()  # whoever was not woken because this thread was
+        if why := self._pipeline.lost():
+            self._on_lost(self._thread.name, why)
+
+    def _feed(self) -> None:
         intake, policy, pipeline = self._intake, self._policy, self._pipeline
         slot = pipeline.free_slot()
         wait, nudges = IDLE, None
-        while (pending := intake.wait(list(wait.thresholds), wait.until, nudges, policy.max_rows)) is not None:
+        while (pending := self._wait(wait, nudges)) is not None:
+            if pipeline.lost():
+                return
             now, draining, nudges, lanes = pending
-            own, foreign, steal_at = visible(lanes, self._device, now, draining)
+            own, foreign, steal_at = visible(lanes, self._device, now, draining, policy.max_rows)
             decision = decide(own, policy, now, draining, pipeline.booked())
             if isinstance(decision, Take):
                 wait, nudges = IDLE, None
@@ -132,15 +158,9 @@ class FeedLoop(InstanceLoop):
                     slot = pipeline.free_slot()
             else:
                 wait = _beside(decision, foreign, steal_at)
-        pipeline.close()
 
 
-_NEVER = 1 << 62
-"""A threshold that no lane reaches."""
-
-
-def _beside(wait: Wait, foreign: list[int], steal_at: int | None) -> Wait:
+def _beside(wait: Wait, foreign: list[tuple[int, int]], steal_at: int | None) -> Wait:
     """The wait of an instance that must leave some lanes to other devices until `steal_at`."""
     times = [time for time in (wait.until, steal_at) if time is not None]
-    thresholds = (*wait.thresholds, *((number, _NEVER) for number in foreign))
-    return Wait(thresholds, min(times, default=None))
+    return Wait((*wait.thresholds, *foreign), min(times, default=None))

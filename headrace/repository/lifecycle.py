@@ -113,14 +113,15 @@ class Lifecycle:
         plans = plan_instances(spec, len(os.sched_getaffinity(0)))
         intake = _intake(spec, version, on_device=any(plan.device is not None for plan in plans))
         bookings = {plan.device: Bookings() for plan in plans}
-        loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device]) for plan in plans)
+        living = _Living(len(plans), lambda why: self._on_last_lost(found.name, version, intake, why))
+        loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device], living) for plan in plans)
         for loop in loops:
             loop.start()
         self._wire.publish(intake)
         return ServedVersion(found.name, version, State.READY, "", spec, intake, loops)
 
     def _loop(
-        self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake, bookings: Bookings
+        self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake, bookings: Bookings, living: _Living
     ) -> InstanceLoop:
         policy = batch_policy(spec)
         if plan.device is None:
@@ -131,7 +132,18 @@ class Lifecycle:
         pipeline = DevicePipeline(
             plan.name, device, instance, spec, self._pinning, bookings, intake.nudge, self._on_failure
         )
-        return FeedLoop(plan.name, plan.device, intake, policy, pipeline, self._on_failure, self._on_end)
+
+        def on_lost(instance: str, why: str) -> None:
+            self._log.error(f"instance '{instance}' ends, its GPU {plan.device} is out of service: {why}")
+            living.leave(why)
+
+        return FeedLoop(plan.name, plan.device, intake, policy, pipeline, on_lost, self._on_end)
+
+    def _on_last_lost(self, name: str, version: int, intake: Intake, why: str) -> None:
+        reason = f"lost its last device ({why})"
+        self._fail(name, version, reason)
+        intake.close(reason)
+        self._wire.set_unready(f"model '{name}' version {version} {reason}")
 
     def _on_failure(self, instance: str, error: BaseException) -> None:
         self._log.error(f"instance '{instance}' failed a batch: {error}")
@@ -183,6 +195,23 @@ class Lifecycle:
         # Readers on other threads see the old table or the new one.
         versions = {**self._table.get(served.name, {}), served.version: served}
         self._table = {**self._table, served.name: versions}
+
+
+class _Living:
+    """Instances of a version that have not lost their device."""
+
+    def __init__(self, count: int, on_last: Callable[[str], None]) -> None:
+        self._count = count
+        self._on_last = on_last
+        self._lock = threading.Lock()
+
+    def leave(self, why: str) -> None:
+        """One less; the last one tells."""
+        with self._lock:
+            self._count -= 1
+            is_last = self._count == 0
+        if is_last:
+            self._on_last(why)
 
 
 def batch_policy(spec: ModelSpec) -> BatchPolicy:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from headrace.backend.base import DeviceInstance
 from headrace.config.model import ModelSpec
 from headrace.core.errors import Kind
-from headrace.core.tensor import Shape, TensorRef
+from headrace.core.tensor import HOST, Shape, TensorRef
 from headrace.core.wire import Batch, Buffer
-from headrace.memory.device import Copy, Device
+from headrace.memory.device import Copy, Device, DeviceError
 from headrace.memory.pinning import Pinning
 
 SLOTS = 2
@@ -47,6 +48,8 @@ class InFlight:
     stages: dict[int, Buffer | None] = field(default_factory=dict)
     kept: list[Buffer] = field(default_factory=list)
     """Staging buffers of inputs, until the copy from them is done."""
+    streams: list[Any] = field(default_factory=list)
+    """Where something of it was put, so far."""
     error: BaseException | None = None
     computing: bool = True
     """Counted as booked."""
@@ -78,6 +81,16 @@ class Bookings:
             return self._count
 
 
+class HandOver(Protocol):
+    """What `queue.SimpleQueue` is: passes things from one thread to another."""
+
+    def put(self, item: Any) -> None:
+        """Adds the item."""
+
+    def get(self) -> Any:
+        """Waits for the oldest item."""
+
+
 class DevicePipeline:
     """Takes batches from the feeding thread and settles them on its own."""
 
@@ -89,8 +102,9 @@ class DevicePipeline:
         spec: ModelSpec,
         pinning: Pinning,
         bookings: Bookings,
-        nudge: Callable[[], None],
+        nudge: Callable[[int], None],
         on_failure: Callable[[str, BaseException], None],
+        hand_over: Callable[[], HandOver] = queue.SimpleQueue,
     ) -> None:
         self._name = name
         self._device = device
@@ -100,25 +114,31 @@ class DevicePipeline:
         self._nudge = nudge
         self._on_failure = on_failure
         self._in, self._out = device.stream(), device.stream()
-        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        self._lost = ""
+        self._free = hand_over()
         for number in range(SLOTS):
             self._free.put(Slot(number, *(device.event() for _ in range(5))))
-        self._flying: queue.SimpleQueue[InFlight | None] = queue.SimpleQueue()
+        self._flying = hand_over()
         self._bookings = bookings
         self._thread = threading.Thread(target=self._complete, name=f"{name} ends", daemon=True)
         self._thread.start()
 
     def free_slot(self) -> Slot:
         """Waits until there is a slot for another batch."""
-        return self._free.get()
+        slot: Slot = self._free.get()
+        return slot
+
+    def lost(self) -> str:
+        """Why the device cannot serve any more; empty while it can."""
+        return self._lost
 
     def booked(self) -> int:
         """Batches on the device whose computation has not ended, of all instances of the model."""
         return self._bookings.count()
 
     def book(self) -> None:
-        """Announces a batch for `start`, before it leaves the queue: other instances must not think that the device runs
-        dry when they see what is left there.
+        """Announces a batch for `start`, before it leaves the queue: other instances must not think that the device
+        runs dry when they see what is left there.
         """
         self._bookings.add(1)
 
@@ -127,9 +147,13 @@ class DevicePipeline:
         self._bookings.add(-1)
 
     def close(self) -> None:
-        """Ends the thread when all batches are settled."""
+        """Ends the thread when all batches are settled; `join` waits for it."""
         self._flying.put(None)
-        self._thread.join()
+
+    def join(self, timeout: float) -> bool:
+        """Waits for the end of the thread; false when it still runs after `timeout` seconds."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def start(self, slot: Slot, batch: Batch) -> None:
         """Puts a batch that was booked on the streams. What fails costs this batch only."""
@@ -144,7 +168,10 @@ class DevicePipeline:
     def _enqueue(self, flight: InFlight) -> None:
         device, slot, batch = self._device, flight.slot, flight.batch
         shapes = [batch.shape(at) for at in range(self._input_count)]
+        if batch.home not in (HOST, device.index):
+            batch.fell_back("peer", 0)
         bound = self._instance.bind(slot.number, shapes)
+        flight.streams = [self._in, bound.stream, self._out]
         device.record(slot.input_start, self._in)
         device.copy(self._in, self._copies_in(flight, bound.inputs))
         device.record(slot.input_end, self._in)
@@ -212,15 +239,24 @@ class DevicePipeline:
                 device.elapsed_ns(slot.infer_end, slot.output_end),
             )
         except BaseException as error:  # noqa: BLE001 - the boundary to engines and drivers: it costs this batch
+            self._drain(flight)
             batch.fail(Kind.INTERNAL, f"instance '{self._name}' failed: {error}")
             self._on_failure(self._name, error)
+            self._lost = device.lost()
+            self._nudge(self._device.index)
         finally:
             self._compute_ended(flight)
             self._free.put(slot)
+
+    def _drain(self, flight: InFlight) -> None:
+        """What was put on the streams before something failed still moves the batch's memory: it is waited for."""
+        for stream in flight.streams:
+            with suppress(DeviceError):
+                self._device.drain(stream)
 
     def _compute_ended(self, flight: InFlight) -> None:
         if not flight.computing:
             return
         flight.computing = False
         self._bookings.add(-1)
-        self._nudge()
+        self._nudge(self._device.index)

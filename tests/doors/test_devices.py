@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 from concurrent.futures import wait
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
+import headrace
 from tests import models
 from tests.doors.asking import ask, until_waiting
 from tests.doors.clients import region
@@ -133,3 +135,57 @@ def test_a_prefetch_waits_for_a_full_batch(start, tmp_path_factory) -> None:
         assert not wait(futures, timeout=60).not_done
         batches = client.get_inference_statistics("slow").model_stats[0].batch_stats
         assert [(row.batch_size, row.compute_infer.count) for row in batches] == [(1, 1), (4, 1)]
+
+
+def lost(gpu: int, after: int) -> str:
+    parameter = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
+    return SIMULATED + parameter.format("lost_gpu", gpu) + parameter.format("lost_after", after)
+
+
+def test_a_lost_device_takes_its_own_requests_with_it_and_no_others(start, tmp_path_factory) -> None:
+    repository = tmp_path_factory.mktemp("models")
+    models.write_config(repository, "m", lost(1, 2) + models.io_config("FP32", [-1], 4, "dynamic_batching {}"))
+    server = start(repository, "--simulate-gpus=2")
+    with grpcclient.InferenceServerClient(server.grpc) as client:
+        futures = [ask(client, "m", np.ones((1, 3)))[0] for _ in range(200)]
+        assert not wait(futures, timeout=60).not_done
+        failures = [str(future.exception()) for future in futures if future.exception()]
+        assert 0 < len(failures) <= 8, "two slots of four requests were on the device"
+        assert all("GPU 1: it was lost" in failure for failure in failures)
+        again = [ask(client, "m", np.ones((1, 3)))[0] for _ in range(100)]
+        assert not any(future.exception(60) for future in again)
+        assert client.is_server_ready()
+    assert "its GPU 1 is out of service: it was lost" in server.log.read_text()
+
+
+def test_a_model_that_lost_its_last_device_is_unready_and_says_why(start, tmp_path_factory) -> None:
+    repository = tmp_path_factory.mktemp("models")
+    models.write_config(repository, "m", lost(0, 1) + models.io_config("FP32", [-1], 4, "dynamic_batching {}"))
+    models.identity(repository, "echo", "FP32", [4], max_batch=0)
+    server = start(repository, "--simulate-gpus=1")
+    with grpcclient.InferenceServerClient(server.grpc) as client:
+        futures = [ask(client, "m", np.ones((1, 3)))[0] for _ in range(40)]
+        assert not wait(futures, timeout=60).not_done
+        words = ("it was lost", "lost its last device", "has no available versions")
+        failures = [str(future.exception()) for future in futures if future.exception()]
+        assert failures
+        assert not [failure for failure in failures if not any(word in failure for word in words)]
+        until_unready(client, "m")
+        assert not client.is_server_ready()
+        assert any("lost its last device" in row.reason for row in client.get_model_repository_index().models)
+        assert ask(client, "echo", np.ones(4, np.float32))[0].result(30).tolist() == [1, 1, 1, 1]
+
+
+def until_unready(client, model: str) -> None:
+    while client.is_model_ready(model):
+        pass
+
+
+def test_no_product_code_asks_whether_a_device_is_simulated() -> None:
+    """What chooses devices, and the simulated ones themselves, may name them; tables of options and backends, too."""
+    package = Path(headrace.__file__).parent
+    may = {"memory/simulated.py", "memory/device.py", "backend/simulated.py", "placement/devices.py"}
+    told = {"config/options.py", "server.py", "backend/engines.py", "config/complete.py", "config/validate.py"}
+    named = {str(path.relative_to(package)) for path in package.rglob("*.py") if "simulate" in path.read_text().lower()}
+    assert named - may == told
+    assert all("SimulatedDevice" not in (package / path).read_text() for path in told)

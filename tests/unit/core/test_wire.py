@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
+from headrace.core.tensor import HOST
 from headrace.core.wire import Batch, Buffer, Intake, Wire, WireError
 from tests.doors.asking import ask
 
@@ -35,7 +36,7 @@ def client(wire: Wire) -> Iterator[grpcclient.InferenceServerClient]:
 
 
 def take(intake: Intake, rows: int = 1) -> Batch:
-    pending = intake.wait([(0, rows)], None, None, 100)
+    pending = intake.wait([(0, rows)], None, HOST, None, 100)
     assert pending is not None
     _, draining, _, [(lane, _, waiting, _)] = pending
     assert not draining
@@ -88,7 +89,7 @@ def test_a_batch_that_is_dropped_or_failed_answers_its_requests(client, intake: 
 def test_more_than_waits_is_not_taken(client, intake: Intake) -> None:
     """Of two threads that decided on the same requests, the second must not leave with the rest of them."""
     answer, _ = ask(client, "m", np.ones((1, 2)))
-    pending = intake.wait([], None, None, 100)
+    pending = intake.wait([], None, HOST, None, 100)
     assert pending is not None
     assert intake.take(pending[3][0][0], 2, "test") is None
     assert intake.waiting() == 1
@@ -136,7 +137,7 @@ def test_a_closed_intake_ends_its_instances_and_requests(wire: Wire, client, int
     while intake.waiting() == 0:
         pass
     intake.close()
-    assert intake.wait([], None, None, 1) is None
+    assert intake.wait([], None, HOST, None, 1) is None
     assert "was unloaded before the request was executed" in str(answer.exception(30))
     assert "is not at ready state" in str(ask(client, "m", np.ones((1, 2)))[0].exception(30))
     wire.forget("m")
