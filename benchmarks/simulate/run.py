@@ -17,6 +17,7 @@ from headrace.core.dtype import from_config_name
 from headrace.core.tensor import TensorSpec
 from headrace.memory.pinning import Pinning
 from headrace.memory.simulated import Rates, SimulatedDevice
+from headrace.observe.logs import Log
 from headrace.queue.loop import FeedLoop
 from headrace.repository.lifecycle import batch_policy
 from headrace.transfer.pipeline import Bookings, DevicePipeline
@@ -155,7 +156,7 @@ def _loops(
     scenario: Scenario, time: VirtualTime, devices: list[SimulatedDevice], intake: VirtualIntake
 ) -> list[FeedLoop]:
     spec = _spec(scenario.model)
-    policy, pinning = batch_policy(spec), Pinning(devices, lambda _: None)
+    policy, pinning = batch_policy(spec), Pinning(devices, Log())
     loops = []
     for device in devices:
         bookings = Bookings()

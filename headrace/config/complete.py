@@ -28,6 +28,9 @@ DEFAULT_FILES = {
     "pytorch": "model.pt",
     "python": "model.py",
 }
+PT2 = "model.pt2"
+"""What PyTorch exports or compiles ahead of time."""
+_KNOWN_FILES = {name: backend for backend, name in DEFAULT_FILES.items()} | {PT2: "pytorch"}
 DEFAULT_MAX_BATCH = 4
 """Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
 """
@@ -65,20 +68,28 @@ def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any
         found = ", ".join(sorted(files)) or "no file"
         raise ConfigError(
             f"must specify 'platform' or 'backend' for model '{directory}': its version directory has {found}, "
-            f"expected one of {', '.join(DEFAULT_FILES.values())}"
+            f"expected one of {', '.join(_KNOWN_FILES)}"
         )
     if not config.platform:
         config.platform = next((name for name, backend in PLATFORMS.items() if backend == config.backend), "")
     if not config.default_model_filename:
-        config.default_model_filename = DEFAULT_FILES.get(config.backend, "")
+        config.default_model_filename = _default_file(config, files)
     return config
 
 
+def _default_file(config: Any, files: set[str]) -> str:
+    """The backend's; PyTorch's other one where the platform or the directory says so."""
+    usual = DEFAULT_FILES.get(config.backend, "")
+    if config.backend == "pytorch" and (config.platform == "torch_aoti" or usual not in files) and PT2 in files:
+        return PT2
+    return usual
+
+
 def _backend_of(files: set[str], filename: str) -> str:
-    suffixes = {name.rsplit(".")[-1]: backend for backend, name in DEFAULT_FILES.items()}
+    suffixes = {name.rsplit(".")[-1]: backend for name, backend in _KNOWN_FILES.items()}
     if filename:
         return suffixes.get(filename.rsplit(".")[-1], "")
-    return next((backend for backend, name in DEFAULT_FILES.items() if name in files), "")
+    return next((backend for name, backend in _KNOWN_FILES.items() if name in files), "")
 
 
 def complete_from_signature(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:

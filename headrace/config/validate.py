@@ -12,7 +12,10 @@ from typing import Any
 from headrace.core.errors import ConfigError
 
 _MAX_INSTANCES = 1024
-READ_PARAMETERS = {"pytorch": ("channels_last",), "simulated": ("batch_us", "row_us", "lost_gpu", "lost_after")}
+READ_PARAMETERS = {
+    "pytorch": ("fp16", "channels_last", "cuda_graphs"),
+    "simulated": ("batch_us", "row_us", "lost_gpu", "lost_after"),
+}
 """Parameters that backends read."""
 
 

@@ -34,6 +34,7 @@ def _region_status(verbs: Verbs, request: Any, _local: bool) -> Any:
         status = response.regions[region.name]
         status.name, status.key = region.name, region.key
         status.offset, status.byte_size = region.offset, region.byte_size
+        status.pinned, status.unpinned_reason, status.leases = not region.unpinned, region.unpinned, region.leases
     return response
 
 
@@ -42,6 +43,7 @@ def _device_region_status(verbs: Verbs, request: Any, _local: bool) -> Any:
     for region in verbs.device_region_status(request.name):
         status = response.regions[region.name]
         status.name, status.device_id, status.byte_size = region.name, region.device, region.byte_size
+        status.leases = region.leases
     return response
 
 

@@ -72,7 +72,15 @@ def _register(verbs: Verbs, call: Call) -> None:
 
 def _status(verbs: Verbs, call: Call) -> Any:
     return [
-        {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+        {
+            "name": region.name,
+            "key": region.key,
+            "offset": region.offset,
+            "byte_size": region.byte_size,
+            "pinned": not region.unpinned,
+            "unpinned_reason": region.unpinned,
+            "leases": region.leases,
+        }
         for region in verbs.region_status(call.region)
     ]
 
@@ -90,7 +98,12 @@ def _register_device(verbs: Verbs, call: Call) -> None:
 
 def _device_status(verbs: Verbs, call: Call) -> Any:
     return [
-        {"name": region.name, "device_id": region.device, "byte_size": region.byte_size}
+        {
+            "name": region.name,
+            "device_id": region.device,
+            "byte_size": region.byte_size,
+            "leases": region.leases,
+        }
         for region in verbs.device_region_status(call.region)
     ]
 

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.core.errors import HeadraceError, Kind
 from headrace.core.messages import RPCS
 from headrace.memory.regions import DeviceRegions, DeviceRegionStatus, RegionStatus, SystemRegions
-from headrace.observe.metrics import ModelSums, metrics_page
+from headrace.observe.metrics import ModelSums, RegionSums, metrics_page
 from headrace.observe.statistics import statistics_message
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, State
 
@@ -136,11 +136,14 @@ class Verbs:
 
     def metrics(self) -> bytes:
         """The metrics page."""
-        return metrics_page(
+        models = [
             ModelSums(served.name, served.version, served.intake.statistics(), served.intake.waiting())
             for served in self._lifecycle.versions()
             if served.intake is not None
-        )
+        ]
+        regions = [RegionSums("system", row.unpinned, row.byte_size) for row in self._regions.status("")]
+        regions += [RegionSums("cuda", "", row.byte_size) for row in self._device_regions.status("")]
+        return metrics_page(models, regions)
 
     def _versions(self, model: str) -> dict[int, ServedVersion]:
         versions = self._lifecycle.find(model)

@@ -6,10 +6,11 @@ What cannot be locked is told, counted and logged once, and served through stagi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from headrace.core.wire import Buffer, Wire
 from headrace.memory.device import PIECE, Device, DeviceError
+from headrace.observe.logs import Log
 
 
 def pieces(address: int, nbytes: int) -> list[tuple[int, int]]:
@@ -20,9 +21,9 @@ def pieces(address: int, nbytes: int) -> list[tuple[int, int]]:
 class Pinning:
     """Locks and unlocks host memory through one device, for all of them."""
 
-    def __init__(self, devices: Sequence[Device], tell: Callable[[str], None]) -> None:
+    def __init__(self, devices: Sequence[Device], log: Log) -> None:
         self._device = devices[0] if devices else None
-        self._tell = tell
+        self._log = log
         self._told: set[str] = set()
         self.quiet = threading.Lock()
         """Held while a graph is captured, and while memory is locked or handles are opened: they disturb each other."""
@@ -35,9 +36,10 @@ class Pinning:
             with self.quiet:
                 self._lock(self._device, address, nbytes)
         except DeviceError as error:
-            self._tell_once(f"a region is not page-locked and goes through staging: {error}")
+            self._tell_once(f"regions are not page-locked and go through staging, '{name}' is the first: {error}")
             wire.set_pinned(name, str(error))
         else:
+            self._log.detail(f"region '{name}' of {nbytes} bytes is page-locked")
             wire.set_pinned(name, None)
 
     def _lock(self, device: Device, address: int, nbytes: int) -> None:
@@ -84,4 +86,4 @@ class Pinning:
     def _tell_once(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            self._tell(text)
+            self._log.event(text)

@@ -26,10 +26,21 @@ class ModelSums:
     waiting: int
 
 
-def metrics_page(models: Iterable[ModelSums]) -> bytes:
+@dataclass(frozen=True)
+class RegionSums:
+    """What the page shows of one region."""
+
+    kind: str
+    """`system` or `cuda`."""
+    unpinned: str
+    """Why it is not page-locked; empty when it is, or need not be."""
+    nbytes: int
+
+
+def metrics_page(models: Iterable[ModelSums], regions: Iterable[RegionSums]) -> bytes:
     """The page in Prometheus' text format."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(list(models)))
+    registry.register(_Snapshot(list(models), list(regions)))
     # Triton's counters have no `_total`; the library appends it to the names in HELP and TYPE lines whatever
     # the samples say.
     return re.sub(rb"(?m)^(# (?:HELP|TYPE) nv_\w+?)_total ", rb"\1 ", generate_latest(registry))
@@ -56,12 +67,14 @@ _TRITON_COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
 
 
 class _Snapshot:
-    def __init__(self, models: list[ModelSums]) -> None:
+    def __init__(self, models: list[ModelSums], regions: list[RegionSums]) -> None:
         self._models = models
+        self._regions = regions
 
     def collect(self) -> Iterator[Metric]:
         yield from self._triton()
         yield from self._own()
+        yield from self._memory()
 
     def _triton(self) -> Iterator[Metric]:
         for name, text, value in _TRITON_COUNTERS:
@@ -118,3 +131,18 @@ class _Snapshot:
             for name, count in sums.fallbacks.items():
                 fallbacks.add_metric([*labels, name], count)
         yield from (stages, copied, leaves, fallbacks)
+
+    def _memory(self) -> Iterator[Metric]:
+        labels = ["kind", "unpinned"]
+        count = GaugeMetricFamily(
+            "headrace_regions", "Registered regions, and why they are not page-locked", labels=labels
+        )
+        nbytes = GaugeMetricFamily("headrace_region_bytes", "Bytes of registered regions", labels=labels)
+        sums: dict[tuple[str, str], tuple[int, int]] = {}
+        for region in self._regions:
+            known, size = sums.get((region.kind, region.unpinned), (0, 0))
+            sums[region.kind, region.unpinned] = known + 1, size + region.nbytes
+        for key, (known, size) in sums.items():
+            count.add_metric(list(key), known)
+            nbytes.add_metric(list(key), size)
+        yield from (count, nbytes)

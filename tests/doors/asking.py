@@ -12,23 +12,30 @@ from tests.metrics import read_metric
 from tests.servers import RunningServer
 
 
-def fp32_input(array: np.ndarray) -> grpcclient.InferInput:
-    tensor = grpcclient.InferInput("INPUT0", list(array.shape), "FP32")
+def fp32_input(array: np.ndarray, name: str = "INPUT0") -> grpcclient.InferInput:
+    tensor = grpcclient.InferInput(name, list(array.shape), "FP32")
     tensor.set_data_from_numpy(array.astype(np.float32))
     return tensor
 
 
-def ask(client: grpcclient.InferenceServerClient, model: str, array: np.ndarray, **options: object):
+def ask(
+    client: grpcclient.InferenceServerClient,
+    model: str,
+    array: np.ndarray,
+    name: str = "INPUT0",
+    output: str = "OUTPUT0",
+    **options: object,
+):
     """A `(future, call)` of one gRPC inference; the call can be cancelled."""
     future: Future = Future()
 
     def done(result: grpcclient.InferResult | None, error: InferenceServerException | None) -> None:
         if error is None:
-            future.set_result(result.as_numpy("OUTPUT0"))
+            future.set_result(result.as_numpy(output))
         else:
             future.set_exception(error)
 
-    return future, client.async_infer(model, [fp32_input(array)], done, **options)
+    return future, client.async_infer(model, [fp32_input(array, name)], done, **options)
 
 
 def until_waiting(server: RunningServer, model: str, count: int) -> None:

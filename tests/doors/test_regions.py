@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
 import threading
+import urllib.request
 
 import numpy as np
 import pytest
@@ -43,6 +45,23 @@ def rows_of(client, status) -> dict[str, tuple[str, int, int]]:
     if client.module is httpclient:
         return {row["name"]: (row["key"], row["offset"], row["byte_size"]) for row in status}
     return {name: (row.key, row.offset, row.byte_size) for name, row in status.regions.items()}
+
+
+def test_status_and_metrics_say_whether_a_region_is_page_locked(start, tmp_path_factory) -> None:
+    """On a server without a GPU none is, on one with (simulated) GPUs all are."""
+    for options, reason in [((), "this server has no GPU"), (("--simulate-gpus=1",), "")]:
+        repository = tmp_path_factory.mktemp("models")
+        models.identity(repository, "echo", "FP32", [4], max_batch=0)
+        server = start(repository, *options)
+        with grpcclient.InferenceServerClient(server.grpc) as client, region(client, 4096) as (name, _):
+            address = f"http://{server.http}/v2/systemsharedmemory/region/{name}/status"
+            with urllib.request.urlopen(address) as answer:
+                (row,) = json.load(answer)
+            assert (row["pinned"], row["unpinned_reason"], row["leases"]) == (not reason, reason, 0)
+            (known,) = client.get_system_shared_memory_status(name).regions.values()
+            assert known.byte_size == 4096
+            assert read_metric(server, "headrace_regions", kind="system", unpinned=reason) == 1
+            assert read_metric(server, "headrace_region_bytes", kind="system", unpinned=reason) == 4096
 
 
 def test_register_status_unregister(client) -> None:

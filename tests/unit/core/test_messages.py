@@ -18,6 +18,10 @@ def ours() -> dict[str, object]:
     return flatten(files)
 
 
+OUR_FIELDS = 100
+"""Fields of our own have such numbers, which Triton's clients skip."""
+
+
 def theirs() -> dict[str, object]:
     files = []
     for module in (service_pb2, model_config_pb2):
@@ -33,7 +37,7 @@ def flatten(files) -> dict[str, object]:
     def message(prefix: str, item) -> None:
         name = f"{prefix}.{item.name}"
         oneofs = [oneof.name for oneof in item.oneof_decl]
-        for field in item.field:
+        for field in (field for field in item.field if field.number < OUR_FIELDS):
             oneof = oneofs[field.oneof_index] if field.HasField("oneof_index") else None
             facts[f"{name}.{field.name}"] = (field.number, field.type, field.label, field.type_name, oneof)
         for nested in item.nested_type:
