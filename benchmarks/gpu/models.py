@@ -53,8 +53,17 @@ class TritonPythonModel:
 '''
 
 
+ECHO = """
+backend: "identity"
+max_batch_size: 32
+input { name: "INPUT0" data_type: TYPE_FP32 dims: 16 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 16 }
+dynamic_batching {}
+"""
+
+
 def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], instances: int) -> Path:
-    """The detector and the slicing model, as TorchScript; those of them that are asked for."""
+    """The detector and the slicing model, as TorchScript; those of them that are asked for. And an echo, as a floor."""
 
     class Slice(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - TorchScript reads this
@@ -70,6 +79,8 @@ def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], ins
     if "slice" in names:
         torch.jit.trace(Slice(), torch.zeros(1, 3, 384, 640)).save(str(root / "slice" / "1" / "model.pt"))
         (root / "slice" / "config.pbtxt").write_text(config)
+    if "echo" in names:
+        (root / "echo" / "config.pbtxt").write_text(ECHO)
     return root
 
 

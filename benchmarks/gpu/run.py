@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import floors, models
+from benchmarks.gpu import client, floors, models
 from benchmarks.measure import measure
 from benchmarks.peers import HOME, Program
 from benchmarks.scenarios import Contestant, Scenario
@@ -23,9 +23,13 @@ from benchmarks.servers import Server, headrace, triton
 MODES = {
     "system": ("--shared-memory", "system", "--output-shared-memory-size", "846720"),
     "cuda": ("--shared-memory", "cuda", "--output-shared-memory-size", "846720"),
-    # perf_analyzer keeps every answer that comes in a message: windows of few requests, or its memory is full.
-    "none": ("--measurement-mode", "count_windows", "--measurement-request-count", "300"),
 }
+LIGHT_MODES = ("none", "slots", "echo")
+"""By our own client: tensors in the message; 64 slots of a region for input and output each; the client's own floor."""
+SLOTS = 64
+IMAGES = client.Tensor("images", "FP16", (1, 3, 384, 640), 2 * 3 * 384 * 640)
+DETECTIONS = client.Tensor("output0", "FP16", (1, 84, 5040), 2 * 84 * 5040)
+SMALL = client.Tensor("INPUT0", "FP32", (1, 16), 64)
 
 
 def main() -> None:
@@ -35,16 +39,17 @@ def main() -> None:
     parser.add_argument("--detector", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--window", type=int, default=2500, help="perf_analyzer's measurement window, ms")
-    parser.add_argument("--modes", nargs="*", choices=list(MODES), default=list(MODES))
+    parser.add_argument("--modes", nargs="*", choices=[*MODES, *LIGHT_MODES], default=["system", "cuda", "none"])
     parser.add_argument("--models", nargs="*", default=["yolo", "slice"])
     parser.add_argument("--serve", nargs="*", default=[], help="more options of headrace serve, without their dashes")
     parser.add_argument("--instances", type=int, default=2, help="of each model")
     parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
+    parser.add_argument("--name", help="of the file of results; the stage's by default")
     arguments = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     figures = {"floors": _floors, "headrace": _headrace, "triton": _triton}[arguments.stage](arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    path = arguments.results / f"{arguments.stage}.json"
+    path = arguments.results / f"{arguments.name or arguments.stage}.json"
     path.write_text(json.dumps({"machine": _machine(), **figures}, indent=1) + "\n")
     print(f"written: {path}")
 
@@ -61,7 +66,7 @@ def _headrace(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     repository = models.write_headrace(
-        HOME / "gpu_headrace", arguments.detector, torch, arguments.models, arguments.instances
+        HOME / "gpu_headrace", arguments.detector, torch, [*arguments.models, "echo"], arguments.instances
     )
     with headrace(repository, *(f"--{option}" for option in arguments.serve)) as server:
         return {"runs": _runs(server, arguments, arguments.models)}
@@ -75,18 +80,15 @@ def _triton(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
-    analyzer = Program((os.environ.get("HEADRACE_PERF_ANALYZER", "perf_analyzer"),), {})
     runs = []
     for name in names:
         for mode in arguments.modes:
             for concurrency in arguments.concurrency:
-                options = (*MODES[mode], "--shape", "images:3,384,640")
-                scenario = Scenario(f"{name}_{mode}", "", concurrency, (), (), options, copies=0)
-                contestant = Contestant(server.name, name, server.name)
                 row: dict[str, Any] = {"model": name, "mode": mode, "concurrency": concurrency}
+                measured = _light if mode in LIGHT_MODES else _perf_analyzer
                 try:
                     before = server.batches(name)
-                    row |= asdict(measure(analyzer, server, contestant, scenario, arguments.window))
+                    row |= measured(server, name, mode, concurrency, arguments.window)
                     row["batches"] = _added(before, server.batches(name))
                     print(_line(server.name, row), flush=True)
                 except RuntimeError as error:
@@ -96,10 +98,35 @@ def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> li
     return runs
 
 
+def _perf_analyzer(server: Server, name: str, mode: str, concurrency: int, window: int) -> dict[str, Any]:
+    analyzer = Program((os.environ.get("HEADRACE_PERF_ANALYZER", "perf_analyzer"),), {})
+    options = (*MODES[mode], "--shape", "images:3,384,640")
+    scenario = Scenario(f"{name}_{mode}", "", concurrency, (), (), options, copies=0)
+    return asdict(measure(analyzer, server, Contestant(server.name, name, server.name), scenario, window))
+
+
+def _light(server: Server, name: str, mode: str, concurrency: int, _window: int) -> dict[str, Any]:
+    """By our own client."""
+    served = "echo" if mode == "echo" else name
+    requests, cpu_s = server.counts(served)[0], server.cpu_s()
+    if mode == "slots":
+        with client.slots(server.grpc, name, IMAGES, DETECTIONS, SLOTS) as ready:
+            load = client.drive(server.grpc, ready, concurrency)
+    else:
+        request = client.inline_request(served, SMALL if mode == "echo" else IMAGES)
+        load = client.drive(server.grpc, [request], concurrency)
+    if load.errors:
+        raise RuntimeError(f"{load.errors} requests failed")
+    count = server.counts(served)[0] - requests
+    return {**asdict(load), "cpu_us": (server.cpu_s() - cpu_s) * 1e6 / count, "client": "light"}
+
+
 def _line(server: str, row: dict[str, Any]) -> str:
     what = f"{server} {row['model']} {row['mode']} {row['concurrency']}"
     figures = f"{row['throughput']:.0f}/s, p50 {row['p50_us']:.0f} us, {row['cpu_us']:.0f} us CPU"
-    return f"{what}: {figures}, batch {row['average_batch']:.1f} {row['batches']}, copied {row['copied_in']}"
+    sizes = row["batches"]
+    mean = sum(rows * count for rows, (count, _) in sizes.items()) / max(1, sum(count for count, _ in sizes.values()))
+    return f"{what}: {figures}, batch {mean:.1f}, copied {row.get('copied_in')}"
 
 
 def _added(before: dict[int, tuple[int, float]], after: dict[int, tuple[int, float]]) -> dict[int, tuple[int, float]]:

@@ -94,6 +94,7 @@ class TorchModel:
 
     def start_instance(self, spec: ModelSpec, threads: int) -> TorchInstance:
         """On the CPU."""
+        _switch(spec, "cuda_graphs", default=True)
         self._torch.set_num_threads(threads)
         return TorchInstance(self._torch, self._open("cpu", spec), spec)
 
