@@ -39,11 +39,12 @@ class HeadraceError(Exception):
 
 class ConfigError(HeadraceError):
     """A config.pbtxt, an option or a model file that cannot be served as it is; the text names the field and
-    the file.
+    the file. It may have several problems.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Kind.INVALID_ARGUMENT, message)
+    def __init__(self, *problems: str) -> None:
+        super().__init__(Kind.INVALID_ARGUMENT, "; ".join(problems))
+        self.problems = problems
 
 
 class LaterError(HeadraceError):
