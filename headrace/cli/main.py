@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from headrace.cli.check import check_command
 from headrace.cli.serve import serve_command
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ def _root() -> None:
 
 
 app.command("serve")(serve_command())
+app.command("check")(check_command)
 
 
 def main() -> None:

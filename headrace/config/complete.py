@@ -11,9 +11,9 @@ from typing import Any
 
 from headrace.config.model import ModelSignature, data_type_name, data_type_number
 from headrace.config.pbtxt import GivenConfig
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, told_together
 from headrace.core.messages import ModelConfig
-from headrace.core.tensor import TensorSpec
+from headrace.core.tensor import Shape, TensorSpec
 
 PLATFORMS = {
     "onnxruntime_onnx": "onnxruntime",
@@ -53,9 +53,21 @@ def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any
     """
     config = ModelConfig()
     config.CopyFrom(given.message)
-    if config.name and config.name != directory:
-        raise ConfigError(f"name '{config.name}' is not the name of its directory, '{directory}'")
-    config.name = directory
+    with told_together() as part:
+        with part():
+            _complete_name(config, directory)
+        with part():
+            _complete_platform(config, directory, files)
+    return config
+
+
+def _complete_name(config: Any, directory: str) -> None:
+    given, config.name = config.name, directory
+    if given not in ("", directory):
+        raise ConfigError(f"name '{given}' is not the name of its directory, '{directory}'")
+
+
+def _complete_platform(config: Any, directory: str, files: set[str]) -> None:
     if config.platform and config.platform not in PLATFORMS:
         raise ConfigError(f"unknown platform '{config.platform}'; expected one of {', '.join(PLATFORMS)}, or a backend")
     of_platform = PLATFORMS.get(config.platform, "")
@@ -74,7 +86,6 @@ def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any
         config.platform = next((name for name, backend in PLATFORMS.items() if backend == config.backend), "")
     if not config.default_model_filename:
         config.default_model_filename = _default_file(config, files)
-    return config
 
 
 def _default_file(config: Any, files: set[str]) -> str:
@@ -96,7 +107,7 @@ def complete_from_signature(config: Any, signature: ModelSignature, sets_max_bat
     """Fills inputs, outputs and batching in place from what the model file says.
 
     Raises:
-        ConfigError: when a given value contradicts the file.
+        ConfigError: when given values contradict the file, with each of them.
     """
     _complete_batching(config, signature, sets_max_batch_size)
     batches = config.max_batch_size > 0
@@ -106,8 +117,11 @@ def complete_from_signature(config: Any, signature: ModelSignature, sets_max_bat
             f"max_batch_size is {config.max_batch_size}, but the model does not batch: the first dimension of "
             f"'{fixed.name}' is {fixed.dims[0] if fixed.dims else 'missing'}, not free, in its shape {list(fixed.dims)}"
         )
-    _complete_tensors(config.input, signature.inputs, "input", batches, all_needed=True)
-    _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
+    with told_together() as part:
+        with part():
+            _complete_tensors(config.input, signature.inputs, "input", batches, all_needed=True)
+        with part():
+            _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
 
 
 def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:
@@ -131,38 +145,49 @@ def _complete_tensors(given: Any, found: tuple[TensorSpec, ...], side: str, batc
                 dims=tensor.dims[batches:],
             )
         return
-    for tensor in given:
-        if tensor.name not in by_name:
-            raise ConfigError(
-                f"{side} '{tensor.name}' is not in the model file, which has {', '.join(map(repr, by_name))}"
-            )
-        _complete_tensor(tensor, by_name[tensor.name], side, batches)
-    missing = by_name.keys() - {tensor.name for tensor in given}
-    if missing and all_needed:
-        raise ConfigError(f"{side} {', '.join(map(repr, sorted(missing)))} of the model file is missing in the config")
+    with told_together() as part:
+        for tensor in given:
+            with part():
+                _complete_tensor(tensor, by_name, side, batches)
+        missing = by_name.keys() - {tensor.name for tensor in given}
+        if missing and all_needed:
+            there = ", ".join(map(repr, sorted(missing)))
+            raise ConfigError(f"{side} {there} of the model file is missing in the config")
 
 
-def _complete_tensor(tensor: Any, found: TensorSpec, side: str, batches: bool) -> None:
+def _complete_tensor(tensor: Any, by_name: dict[str, TensorSpec], side: str, batches: bool) -> None:
+    where = f"{side} '{tensor.name}'"
+    if tensor.name not in by_name:
+        raise ConfigError(f"{where} is not in the model file, which has {', '.join(map(repr, by_name))}")
+    found = by_name[tensor.name]
+    with told_together() as part:
+        with part():
+            _complete_type(tensor, found, where)
+        with part():
+            _complete_dims(tensor, found.dims[batches:], where, ", without the batch dimension" if batches else "")
+
+
+def _complete_type(tensor: Any, found: TensorSpec, where: str) -> None:
     if not tensor.data_type:
         tensor.data_type = data_type_number(found.dtype.config_name)
     if data_type_name(tensor.data_type) != found.dtype.config_name:
         raise ConfigError(
-            f"{side} '{tensor.name}' has data_type {data_type_name(tensor.data_type)} in the config, "
+            f"{where} has data_type {data_type_name(tensor.data_type)} in the config, "
             f"but {found.dtype.config_name} in the model file"
         )
-    dims = found.dims[batches:]
-    if not tensor.dims:
-        tensor.dims.extend(dims)
-        return
-    if len(tensor.dims) != len(dims) or any(
-        ours not in (-1, theirs) and theirs != -1 for ours, theirs in zip(tensor.dims, dims, strict=True)
+
+
+def _complete_dims(tensor: Any, dims: Shape, where: str, note: str) -> None:
+    given = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+    if not given and not tensor.HasField("reshape"):
+        given.extend(dims)
+    if len(given) != len(dims) or any(
+        ours not in (-1, theirs) and theirs != -1 for ours, theirs in zip(given, dims, strict=True)
     ):
-        note = ", without the batch dimension" if batches else ""
-        raise ConfigError(
-            f"{side} '{tensor.name}' has dims {list(tensor.dims)} in the config, "
-            f"but {list(dims)} in the model file{note}"
-        )
-    tensor.dims[:] = [theirs if ours == -1 else ours for ours, theirs in zip(tensor.dims, dims, strict=True)]
+        field = "reshape" if tensor.HasField("reshape") else "dims"
+        raise ConfigError(f"{where} has {field} {list(given)} in the config, but {list(dims)} in the model file{note}")
+    if not tensor.HasField("reshape"):
+        given[:] = [theirs if ours == -1 else ours for ours, theirs in zip(given, dims, strict=True)]
 
 
 def complete_defaults(config: Any, gpus: int = 0) -> None:

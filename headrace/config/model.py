@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,9 @@ class ModelSpec:
 
 
 def data_type_name(number: int) -> str:
-    """`TYPE_FP32` of its number in the config."""
-    return str(_DATA_TYPES.values_by_number[number].name)
+    """`TYPE_FP32` of its number in the config; the number itself where no type has it."""
+    known = _DATA_TYPES.values_by_number.get(number)
+    return str(known.name if known is not None else number)
 
 
 def data_type_number(config_name: str) -> int:
@@ -61,7 +63,7 @@ def data_type_number(config_name: str) -> int:
     return int(_DATA_TYPES.values_by_name[config_name].number)
 
 
-def tensor_spec(tensor: Any, where: str) -> TensorSpec:
+def tensor_spec(tensor: Any, where: str, labels: tuple[str, ...] = ()) -> TensorSpec:
     """A `ModelInput` or `ModelOutput` as a `TensorSpec`.
 
     Raises:
@@ -72,11 +74,13 @@ def tensor_spec(tensor: Any, where: str) -> TensorSpec:
     if dtype is None:
         raise ConfigError(f"{where} '{tensor.name}': data_type {name} is not served yet")
     dims: Shape = tuple(tensor.dims)
-    return TensorSpec(tensor.name, dtype, dims)
+    reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
+    return TensorSpec(tensor.name, dtype, dims, reshape, getattr(tensor, "optional", False), labels)
 
 
-def model_spec(message: Any) -> ModelSpec:
-    """Reads a completed and checked `ModelConfig`."""
+def model_spec(message: Any, labels: Mapping[str, tuple[str, ...]] | None = None) -> ModelSpec:
+    """Reads a completed and checked `ModelConfig`; `labels` are those of its outputs, by name."""
+    labels = labels or {}
     batching = None
     if message.HasField("dynamic_batching"):
         rule = message.dynamic_batching
@@ -86,7 +90,7 @@ def model_spec(message: Any) -> ModelSpec:
         backend=message.backend,
         max_batch_size=message.max_batch_size,
         inputs=tuple(tensor_spec(tensor, "input") for tensor in message.input),
-        outputs=tuple(tensor_spec(tensor, "output") for tensor in message.output),
+        outputs=tuple(tensor_spec(tensor, "output", labels.get(tensor.name, ())) for tensor in message.output),
         batching=batching,
         instance_count=sum(group.count for group in message.instance_group),
         parameters={key: value.string_value for key, value in message.parameters.items()},

@@ -4,6 +4,8 @@ status.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 
 from headrace.core.wire import WireError
@@ -45,6 +47,27 @@ class ConfigError(HeadraceError):
     def __init__(self, *problems: str) -> None:
         super().__init__(Kind.INVALID_ARGUMENT, "; ".join(problems))
         self.problems = problems
+
+
+@contextmanager
+def told_together() -> Iterator[Callable[[], AbstractContextManager[None]]]:
+    """Goes on after a `ConfigError` in a part, and raises one with the problems of all parts at the end.
+
+    `with told_together() as part:`, and in it `with part():` around each step that others do not depend on.
+    """
+    problems: list[str] = []
+
+    @contextmanager
+    def part() -> Iterator[None]:
+        try:
+            yield
+        except ConfigError as error:
+            problems.extend(error.problems)
+
+    with part():
+        yield part
+    if problems:
+        raise ConfigError(*problems)
 
 
 class LaterError(HeadraceError):

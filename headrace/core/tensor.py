@@ -21,6 +21,12 @@ class TensorSpec:
     dtype: Dtype
     dims: Shape
     """Without the batch dimension of a batching model; -1 where any extent is accepted."""
+    reshape: Shape | None = None
+    """What the backend sees instead of `dims`, if it is another shape of as many elements."""
+    optional: bool = False
+    """The input may be left out."""
+    labels: tuple[str, ...] = ()
+    """Names of the output's elements, for classification; there may be fewer than elements."""
 
 
 @dataclass(frozen=True, slots=True)

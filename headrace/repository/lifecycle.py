@@ -13,12 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.backend.base import Model, ModelFile
-from headrace.backend.engines import find_engine
-from headrace.config.complete import complete_backend, complete_defaults, complete_from_signature
-from headrace.config.model import ModelSpec, model_spec
-from headrace.config.pbtxt import GivenConfig, read_config
-from headrace.config.validate import validate
+from headrace.backend.base import Model
+from headrace.config.model import ModelSpec
+from headrace.config.pbtxt import GivenConfig
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import TensorSpec
 from headrace.core.wire import Intake, Wire
@@ -28,8 +25,8 @@ from headrace.observe.logs import Log
 from headrace.placement.instances import InstancePlan, plan_instances
 from headrace.queue.loop import FeedLoop, InstanceLoop
 from headrace.queue.policy import BatchPolicy
+from headrace.repository.prepare import prepare, survey
 from headrace.repository.scan import FoundModel
-from headrace.repository.versions import choose_versions
 from headrace.transfer.pipeline import Bookings, DevicePipeline
 from headrace.transfer.plan import compile_plan
 
@@ -76,17 +73,15 @@ class Lifecycle:
         """
         with self._loading:
             try:
-                config, versions = self._prepare(found)
+                known = survey(found)
             except (ConfigError, OSError) as error:
                 versions = _versions_or_none(found)
                 self._fail(found.name, versions[-1] if versions else 1, str(error))
                 return
-            for version in versions:
-                self._load_version(found, version, config)
-
-    def _prepare(self, found: FoundModel) -> tuple[GivenConfig, list[int]]:
-        given = read_config(found.config_path)
-        return given, choose_versions(given.message.version_policy, found.versions())
+            for remark in known.remarks:
+                self._log.event(f"model '{found.name}': {remark}")
+            for version in known.versions:
+                self._load_version(found, version, known.given)
 
     def _load_version(self, found: FoundModel, version: int, given: GivenConfig) -> None:
         name = found.name
@@ -101,15 +96,12 @@ class Lifecycle:
         self._log.event(f"model '{name}' version {version} is ready after {time.monotonic() - started:.2f} s")
 
     def _bring_up(self, found: FoundModel, version: int, given: GivenConfig) -> ServedVersion:
-        config = complete_backend(given, found.name, found.files(version))
-        load = find_engine(config.backend)
-        model = load(ModelFile(found.directory / str(version), config.default_model_filename))
-        if model.signature is not None:
-            complete_from_signature(config, model.signature, given.sets_max_batch_size)
-        complete_defaults(config, len(self._devices))
-        for hint in validate(config, [device.name for device in self._devices]):
-            self._log.event(f"model '{found.name}': {hint} is accepted and has no effect here")
-        spec = model_spec(config)
+        prepared = prepare(found, version, given, [device.name for device in self._devices])
+        spec, model = prepared.spec, prepared.model
+        if prepared.completed:
+            self._log.event(f"model '{found.name}': filled in: {', '.join(prepared.completed)}")
+        for remark in prepared.remarks:
+            self._log.event(f"model '{found.name}': {remark}")
         plans = plan_instances(spec, len(os.sched_getaffinity(0)))
         intake = _intake(spec, version, on_device=any(plan.device is not None for plan in plans))
         bookings = {plan.device: Bookings() for plan in plans}

@@ -16,7 +16,7 @@ def choose_versions(policy: Any, present: Sequence[int]) -> list[int]:
         present: the version folders.
 
     Raises:
-        ConfigError: when there is none, or a specific one is missing.
+        ConfigError: when there is none to serve.
     """
     if not present:
         raise ConfigError("there is no version directory, expected one such as '1'")
@@ -24,10 +24,15 @@ def choose_versions(policy: Any, present: Sequence[int]) -> list[int]:
     if choice == "all":
         return sorted(present)
     if choice == "specific":
-        wanted = sorted(set(policy.specific.versions))
-        missing = [version for version in wanted if version not in present]
-        if missing or not wanted:
+        chosen = sorted(set(policy.specific.versions) & set(present))
+        if not chosen:
+            wanted = sorted(set(policy.specific.versions))
             raise ConfigError(f"version_policy wants versions {wanted}, version directories are {sorted(present)}")
-        return wanted
+        return chosen
     count = policy.latest.num_versions or 1
     return sorted(present)[-count:]
+
+
+def missing_versions(policy: Any, present: Sequence[int]) -> list[int]:
+    """The versions that a specific policy names and that have no folder; the others are served all the same."""
+    return sorted(set(policy.specific.versions) - set(present))

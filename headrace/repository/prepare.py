@@ -1,0 +1,107 @@
+"""From a model's directory to a checked spec: what loading and `headrace check` have in common.
+
+A problem is told together with all others that do not follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.backend.base import Model, ModelFile
+from headrace.backend.engines import find_engine
+from headrace.config.complete import complete_backend, complete_defaults, complete_from_signature
+from headrace.config.labels import label_remarks, read_labels
+from headrace.config.model import ModelSpec, model_spec
+from headrace.config.pbtxt import GivenConfig, read_config
+from headrace.config.validate import validate
+from headrace.core.errors import ConfigError, told_together
+from headrace.repository.scan import FoundModel
+from headrace.repository.versions import choose_versions, missing_versions
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A version of a model that can be started."""
+
+    spec: ModelSpec
+    model: Model
+    remarks: tuple[str, ...]
+    """Sentences on what is accepted and not used, or looks like a mistake."""
+    completed: tuple[str, ...]
+    """Fields of the config that were filled in."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What is known of a model before one of its versions is opened."""
+
+    given: GivenConfig
+    versions: list[int]
+    """Those to serve, ascending."""
+    remarks: tuple[str, ...]
+
+
+def survey(found: FoundModel) -> Survey:
+    """Reads the config and chooses the versions.
+
+    Raises:
+        ConfigError: with every problem.
+        OSError: when the directory cannot be read.
+    """
+    present = found.versions()
+    remarks = [f"folder '{name}' is no version; versions are numbers such as 1" for name in found.misnamed_versions()]
+    with told_together() as part:
+        if not present:
+            with part():
+                raise ConfigError("; ".join(["there is no version directory, expected one such as '1'", *remarks]))
+        given = read_config(found.config_path)
+        versions = choose_versions(given.message.version_policy, present) if present else []
+    missing = missing_versions(given.message.version_policy, present)
+    remarks += [f"version_policy names version {version}, which has no directory" for version in missing]
+    return Survey(given, versions, tuple(remarks))
+
+
+def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[str]) -> Prepared:
+    """Opens the model file, completes the config and checks it.
+
+    Args:
+        found: the model's directory.
+        version: which of its versions.
+        given: its config, as written.
+        gpus: names of the GPUs that there are.
+
+    Raises:
+        ConfigError: with every problem.
+        Exception: whatever an engine raises when it opens a file that it cannot read.
+    """
+    config = complete_backend(given, found.name, found.files(version))
+    model: Model | None = None
+    remarks: list[str] = []
+    labels: dict[str, tuple[str, ...]] = {}
+    with told_together() as part:
+        with part():
+            model = _open(found, version, config)
+        with part():
+            if model is not None and model.signature is not None:
+                complete_from_signature(config, model.signature, given.sets_max_batch_size)
+        complete_defaults(config, len(gpus))
+        with part():
+            if model is not None or (config.input and config.output):
+                remarks += validate(config, gpus, model.signature if model is not None else None)
+        with part():
+            labels = read_labels(config, found.directory)
+    assert model is not None, "a model that cannot be opened is an error"
+    spec = model_spec(config, labels)
+    return Prepared(spec, model, (*remarks, *label_remarks(spec.outputs)), _filled_in(given.message, config))
+
+
+def _open(found: FoundModel, version: int, config: Any) -> Model:
+    load = find_engine(config.backend)
+    return load(ModelFile(found.directory / str(version), config.default_model_filename))
+
+
+def _filled_in(given: Any, completed: Any) -> tuple[str, ...]:
+    before = {field.name: value for field, value in given.ListFields()}
+    return tuple(field.name for field, value in completed.ListFields() if before.get(field.name) != value)
