@@ -40,6 +40,12 @@ DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""
 
 
+def check_name(given: GivenConfig, directory: str) -> None:
+    """Raises `ConfigError` when the config has another name than the model's directory."""
+    if given.message.name not in ("", directory):
+        raise ConfigError(f"name '{given.message.name}' is not the name of its directory, '{directory}'")
+
+
 def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any:
     """A copy of the config with name, backend, platform and file name.
 
@@ -49,25 +55,11 @@ def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any
         files: names of the files in its newest version directory.
 
     Raises:
-        ConfigError: when name, platform or backend contradict each other, or cannot be told.
+        ConfigError: when platform and backend contradict each other, or cannot be told.
     """
     config = ModelConfig()
     config.CopyFrom(given.message)
-    with told_together() as part:
-        with part():
-            _complete_name(config, directory)
-        with part():
-            _complete_platform(config, directory, files)
-    return config
-
-
-def _complete_name(config: Any, directory: str) -> None:
-    given, config.name = config.name, directory
-    if given not in ("", directory):
-        raise ConfigError(f"name '{given}' is not the name of its directory, '{directory}'")
-
-
-def _complete_platform(config: Any, directory: str, files: set[str]) -> None:
+    config.name = directory
     if config.platform and config.platform not in PLATFORMS:
         raise ConfigError(f"unknown platform '{config.platform}'; expected one of {', '.join(PLATFORMS)}, or a backend")
     of_platform = PLATFORMS.get(config.platform, "")
@@ -86,6 +78,7 @@ def _complete_platform(config: Any, directory: str, files: set[str]) -> None:
         config.platform = next((name for name, backend in PLATFORMS.items() if backend == config.backend), "")
     if not config.default_model_filename:
         config.default_model_filename = _default_file(config, files)
+    return config
 
 
 def _default_file(config: Any, files: set[str]) -> str:

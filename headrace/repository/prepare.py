@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.backend.base import Model, ModelFile
 from headrace.backend.engines import find_engine
-from headrace.config.complete import complete_backend, complete_defaults, complete_from_signature
+from headrace.config.complete import check_name, complete_backend, complete_defaults, complete_from_signature
 from headrace.config.labels import label_remarks, read_labels
 from headrace.config.model import ModelSpec, model_spec
 from headrace.config.pbtxt import GivenConfig, read_config
@@ -76,11 +76,13 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
         ConfigError: with every problem.
         Exception: whatever an engine raises when it opens a file that it cannot read.
     """
-    config = complete_backend(given, found.name, found.files(version))
     model: Model | None = None
     remarks: list[str] = []
     labels: dict[str, tuple[str, ...]] = {}
     with told_together() as part:
+        with part():
+            check_name(given, found.name)
+        config = complete_backend(given, found.name, found.files(version))
         with part():
             model = _open(found, version, config)
         with part():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.config.complete import complete_backend, complete_defaults, complete_from_signature
+from headrace.config.complete import check_name, complete_backend, complete_defaults, complete_from_signature
 from headrace.config.model import ModelSignature, model_spec
 from headrace.config.pbtxt import GivenConfig
 from headrace.core.dtype import DTYPES
@@ -27,6 +27,7 @@ def given(text: str = "") -> GivenConfig:
 
 def complete(text: str, signature: ModelSignature):
     config = given(text)
+    check_name(config, "m")
     message = complete_backend(config, "m", {"model.onnx"})
     complete_from_signature(message, signature, config.sets_max_batch_size)
     complete_defaults(message)
@@ -94,6 +95,34 @@ def test_contradictions_name_both(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         complete(text, BATCHING)
     assert words in caught.value.message
+
+
+def test_all_contradictions_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        complete(
+            'input { name: "x" data_type: TYPE_INT8 dims: 3 } output { name: "q" } output { name: "y" dims: 7 }',
+            BATCHING,
+        )
+    assert [problem.split(" has ")[0] for problem in caught.value.problems[:2]] == ["input 'x'", "input 'x'"]
+    assert "output 'q' is not in the model file" in caught.value.problems[2]
+    assert "output 'y' has dims [7] in the config, but [8] in the model file" in caught.value.problems[3]
+    assert len(caught.value.problems) == 4
+
+
+def test_a_reshape_is_what_the_file_has() -> None:
+    text = 'max_batch_size: 4 input { name: "x" data_type: TYPE_FP32 dims: 9 reshape { shape: %s } }'
+    (tensor,) = model_spec(complete(text % "[3, 3]", BATCHING)).inputs
+    assert (tensor.dims, tensor.reshape) == ((9,), (3, 3))
+    with pytest.raises(
+        ConfigError, match=r"input 'x' has reshape \[9\] in the config, but \[3, -1\] in the model file"
+    ):
+        complete(text % "9", BATCHING)
+
+
+def test_an_optional_input_is_one_in_the_spec() -> None:
+    spec = model_spec(complete('max_batch_size: 4 input { name: "x" optional: true }', BATCHING))
+    assert spec.inputs[0].optional
+    assert not spec.outputs[0].optional
 
 
 def test_batching_of_a_model_that_cannot() -> None:
