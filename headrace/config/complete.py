@@ -198,8 +198,11 @@ def complete_defaults(config: Any, gpus: int = 0) -> None:
         and config.max_batch_size
     ):
         config.dynamic_batching.preferred_batch_size.append(config.max_batch_size)
+    for field in ("input_pinned_memory", "output_pinned_memory"):
+        if not config.optimization.HasField(field):
+            getattr(config.optimization, field).enable = True
     if not config.instance_group:
-        config.instance_group.add()
+        config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
         _complete_kind(group, config.backend, gpus)

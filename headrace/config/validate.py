@@ -95,9 +95,11 @@ def _queue_features(batching: Any) -> Iterator[str]:
 
 
 def _hints(config: Any) -> Iterator[str]:
-    for field in ("optimization", "model_metrics"):
-        if config.HasField(field):
-            yield field
+    for field, value in config.optimization.ListFields():
+        if not field.name.endswith("_pinned_memory") or not value.enable:  # true is the default, and what is done
+            yield f"optimization.{field.name}"
+    if config.HasField("model_metrics"):
+        yield "model_metrics"
     for field in ("model_warmup", "metric_tags", "cc_model_filenames", "runtime"):
         if getattr(config, field):
             yield field

@@ -97,7 +97,6 @@ def test_model_metadata_and_config_as_the_real_triton(server: RunningServer, jud
         "parameters",
         "runtime",
         "model_warmup",
-        "optimization",
         "instance_group",
     }
     assert {key: value for key, value in ours.items() if key not in differing} == {

@@ -44,7 +44,7 @@ def test_everything_comes_from_the_file() -> None:
     assert spec.message.platform == "onnxruntime_onnx"
     assert spec.message.default_model_filename == "model.onnx"
     assert spec.message.version_policy.latest.num_versions == 1
-    assert [(group.name, group.count) for group in spec.message.instance_group] == [("m_0", 2)]
+    assert [(group.name, group.count) for group in spec.message.instance_group] == [("m", 2)]
 
 
 def test_a_model_that_cannot_batch() -> None:
