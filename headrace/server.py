@@ -54,7 +54,7 @@ class Server:
         devices, why_none = find_devices(options.simulate_gpus, options.simulate_link_gb)
         self.log.event(f"GPUs: {', '.join(device.name for device in devices)}" if devices else f"no GPU: {why_none}")
         pinning = Pinning(devices, self.log)
-        self._lifecycle = Lifecycle(self._wire, self.log, devices, pinning)
+        self._lifecycle = Lifecycle(self._wire, self.log, devices, pinning, options.config_rules)
         regions = SystemRegions(self._wire, pinning), DeviceRegions(self._wire, devices, pinning)
         verbs = Verbs(self._lifecycle, *regions, options.id, headrace.__version__)
         self._control = ControlLoop(self._wire, verbs, self.log, lambda: pinning.release_retired(devices))

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from headrace.config.pbtxt import ConfigRules
 from headrace.core.errors import ConfigError
 from headrace.memory import cuda
 from headrace.repository.prepare import Survey, prepare, survey
@@ -39,12 +40,17 @@ def check_command(
     gpus: Annotated[
         int | None, typer.Option(help="Check for a server with so many GPUs, not for this machine.", min=0, max=64)
     ] = None,
+    disable_auto_complete_config: Annotated[
+        bool, typer.Option("--disable-auto-complete-config", help="As of serve.")
+    ] = False,
+    model_config_name: Annotated[str, typer.Option(help="As of serve.", metavar="NAME")] = "",
 ) -> None:
     """Checks the models of one or more repositories without serving them; exits with 1 when something is wrong.
 
     Configs are read and completed, model files are opened; no instance is started.
     """
-    findings = check(models, _gpu_names(gpus))
+    rules = ConfigRules(auto_complete=not disable_auto_complete_config, name=model_config_name)
+    findings = check(models, _gpu_names(gpus), rules)
     ok = not any(finding.problems for finding in findings)
     if as_json:
         print(json.dumps({"ok": ok, "findings": [asdict(finding) for finding in findings]}, indent=2))
@@ -54,32 +60,33 @@ def check_command(
         raise typer.Exit(1)
 
 
-def check(repositories: Sequence[Path], gpus: Sequence[str]) -> list[Finding]:
+def check(repositories: Sequence[Path], gpus: Sequence[str], rules: ConfigRules) -> list[Finding]:
     """All problems of all models.
 
     Args:
         repositories: directories of models.
         gpus: names of the GPUs of the server that shall serve them.
+        rules: how it reads configs.
     """
     try:
         found = scan(repositories)
     except (ConfigError, OSError) as error:
         return [Finding("", problems=_texts(error))]
-    return [finding for model in found for finding in _check_model(model, gpus)]
+    return [finding for model in found for finding in _check_model(model, gpus, rules)]
 
 
-def _check_model(found: FoundModel, gpus: Sequence[str]) -> list[Finding]:
+def _check_model(found: FoundModel, gpus: Sequence[str], rules: ConfigRules) -> list[Finding]:
     try:
-        known = survey(found)
+        known = survey(found, rules)
     except (ConfigError, OSError) as error:
         return [Finding(found.name, problems=_texts(error))]
-    return [_check_version(found, version, known, gpus) for version in known.versions]
+    return [_check_version(found, version, known, gpus, rules) for version in known.versions]
 
 
-def _check_version(found: FoundModel, version: int, known: Survey, gpus: Sequence[str]) -> Finding:
+def _check_version(found: FoundModel, version: int, known: Survey, gpus: Sequence[str], rules: ConfigRules) -> Finding:
     finding = Finding(found.name, version, remarks=[*known.remarks])
     try:
-        prepared = prepare(found, version, known.given, gpus)
+        prepared = prepare(found, version, known.given, gpus, rules)
     except Exception as error:  # noqa: BLE001 - an engine may raise anything; it is a problem of this model
         finding.problems += _texts(error)
     else:

@@ -33,7 +33,7 @@ def takes_server_options(run: Callable[[ServerOptions], None]) -> Callable[..., 
     for row in fields(ServerOptions):
         repeatable = row.name == "model_repository"
         settings = dict(row.metadata)
-        if hints[row.name] is bool:
+        if hints[row.name] is bool and not settings.pop("flag", False):
             hints[row.name] = str
             settings.update(parser=_switch, metavar="true|false")
         option = typer.Option(

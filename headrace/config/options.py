@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.config.pbtxt import ConfigRules
+
 ClientShm = Literal["local", "true", "false"]
 
 
@@ -37,10 +39,19 @@ class ServerOptions:
     stall_secs: float = _option(60.0, "Ready turns false when an instance holds a batch for longer.", min=0.1)
     max_in_flight_requests: int = _option(100_000, "More requests than this are refused at once.", min=1)
     max_in_flight_bytes: int = _option(8 << 30, "Messages of more bytes than this in sum are refused at once.", min=1)
+    disable_auto_complete_config: bool = _option(
+        False, "Serve configs as they are written; the model file does not complete them.", flag=True
+    )
+    model_config_name: str = _option("", "Use configs/NAME.pbtxt of the models that have it, not config.pbtxt.")
     wire_threads: int = _option(0, "Threads of the doors; 0 chooses by the number of cores.", min=0, max=64)
     simulate_gpus: int = _option(0, "Serve on so many simulated GPUs, which take time and move nothing.", min=0, max=16)
     simulate_link_gb: float = _option(53.0, "GB/s of a simulated GPU's link, each direction.", min=1e-6)
     id: str = _option("headrace", "The server's name in its metadata.")
+
+    @property
+    def config_rules(self) -> ConfigRules:
+        """How the configs of models are read."""
+        return ConfigRules(auto_complete=not self.disable_auto_complete_config, name=self.model_config_name)
 
     def describe(self) -> list[tuple[str, Any, str]]:
         """Rows of flag, value and help text."""

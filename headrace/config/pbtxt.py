@@ -57,6 +57,15 @@ class GivenConfig:
     """`max_batch_size` is written: proto3 cannot tell a 0 that is written from one that is not."""
 
 
+@dataclass(frozen=True)
+class ConfigRules:
+    """Which config of a model applies, and whether the model file may complete it."""
+
+    auto_complete: bool = True
+    name: str = ""
+    """Use `configs/NAME.pbtxt` of the models that have it."""
+
+
 def read_config(path: Path) -> GivenConfig:
     """Reads a config file; one that does not exist is an empty config.
 

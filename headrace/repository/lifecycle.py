@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from headrace.backend.base import Model
 from headrace.config.model import ModelSpec
-from headrace.config.pbtxt import GivenConfig
+from headrace.config.pbtxt import ConfigRules, GivenConfig
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import TensorSpec
 from headrace.core.wire import Intake, Wire
@@ -59,11 +59,12 @@ class ServedVersion:
 class Lifecycle:
     """The models of a server. Its methods may be called from any thread; loads happen one after another."""
 
-    def __init__(self, wire: Wire, log: Log, devices: Sequence[Device], pinning: Pinning) -> None:
+    def __init__(self, wire: Wire, log: Log, devices: Sequence[Device], pinning: Pinning, rules: ConfigRules) -> None:
         self._wire = wire
         self._log = log
         self._devices = devices
         self._pinning = pinning
+        self._rules = rules
         self._table: dict[str, dict[int, ServedVersion]] = {}
         self._loading = threading.Lock()
 
@@ -73,7 +74,7 @@ class Lifecycle:
         """
         with self._loading:
             try:
-                known = survey(found)
+                known = survey(found, self._rules)
             except (ConfigError, OSError) as error:
                 versions = _versions_or_none(found)
                 self._fail(found.name, versions[-1] if versions else 1, str(error))
@@ -96,7 +97,7 @@ class Lifecycle:
         self._log.event(f"model '{name}' version {version} is ready after {time.monotonic() - started:.2f} s")
 
     def _bring_up(self, found: FoundModel, version: int, given: GivenConfig) -> ServedVersion:
-        prepared = prepare(found, version, given, [device.name for device in self._devices])
+        prepared = prepare(found, version, given, [device.name for device in self._devices], self._rules)
         spec, model = prepared.spec, prepared.model
         if prepared.completed:
             self._log.event(f"model '{found.name}': filled in: {', '.join(prepared.completed)}")

@@ -13,10 +13,11 @@ from headrace.backend.base import Model, ModelFile
 from headrace.backend.engines import find_engine
 from headrace.config.complete import check_name, complete_backend, complete_defaults, complete_from_signature
 from headrace.config.labels import label_remarks, read_labels
-from headrace.config.model import ModelSpec, model_spec
-from headrace.config.pbtxt import GivenConfig, read_config
+from headrace.config.model import ModelSignature, ModelSpec, model_spec
+from headrace.config.pbtxt import ConfigRules, GivenConfig, read_config
 from headrace.config.validate import validate
 from headrace.core.errors import ConfigError, told_together
+from headrace.core.messages import ModelConfig
 from headrace.repository.scan import FoundModel
 from headrace.repository.versions import choose_versions, missing_versions
 
@@ -43,7 +44,7 @@ class Survey:
     remarks: tuple[str, ...]
 
 
-def survey(found: FoundModel) -> Survey:
+def survey(found: FoundModel, rules: ConfigRules) -> Survey:
     """Reads the config and chooses the versions.
 
     Raises:
@@ -56,14 +57,16 @@ def survey(found: FoundModel) -> Survey:
         if not present:
             with part():
                 raise ConfigError("; ".join(["there is no version directory, expected one such as '1'", *remarks]))
-        given = read_config(found.config_path)
+        given = read_config(found.chosen_config(rules.name))
+        if given.path is None and not rules.auto_complete:
+            raise ConfigError("there is no config.pbtxt, and nothing completes it (--disable-auto-complete-config)")
         versions = choose_versions(given.message.version_policy, present) if present else []
     missing = missing_versions(given.message.version_policy, present)
     remarks += [f"version_policy names version {version}, which has no directory" for version in missing]
     return Survey(given, versions, tuple(remarks))
 
 
-def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[str]) -> Prepared:
+def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[str], rules: ConfigRules) -> Prepared:
     """Opens the model file, completes the config and checks it.
 
     Args:
@@ -71,6 +74,7 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
         version: which of its versions.
         given: its config, as written.
         gpus: names of the GPUs that there are.
+        rules: whether the model file completes the config, or is only compared with it.
 
     Raises:
         ConfigError: with every problem.
@@ -87,7 +91,7 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
             model = _open(found, version, config)
         with part():
             if model is not None and model.signature is not None:
-                complete_from_signature(config, model.signature, given.sets_max_batch_size)
+                _apply_signature(config, model.signature, given, rules)
         complete_defaults(config, len(gpus))
         with part():
             if model is not None or (config.input and config.output):
@@ -102,6 +106,15 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
 def _open(found: FoundModel, version: int, config: Any) -> Model:
     load = find_engine(config.backend)
     return load(ModelFile(found.directory / str(version), config.default_model_filename))
+
+
+def _apply_signature(config: Any, signature: ModelSignature, given: GivenConfig, rules: ConfigRules) -> None:
+    if rules.auto_complete:
+        complete_from_signature(config, signature, given.sets_max_batch_size)
+        return
+    compared = ModelConfig()
+    compared.CopyFrom(config)
+    complete_from_signature(compared, signature, sets_max_batch_size=True)
 
 
 def _filled_in(given: Any, completed: Any) -> tuple[str, ...]:

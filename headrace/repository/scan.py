@@ -31,6 +31,11 @@ class FoundModel:
         """Its config.pbtxt, which may not exist."""
         return self.directory / "config.pbtxt"
 
+    def chosen_config(self, name: str) -> Path:
+        """`configs/NAME.pbtxt` if there is one, otherwise config.pbtxt."""
+        custom = self.directory / "configs" / f"{name}.pbtxt"
+        return custom if name and custom.is_file() else self.config_path
+
     def versions(self) -> list[int]:
         """Version folders: integers without leading zeros, ascending; other folders are ignored."""
         names = [path.name for path in self.directory.iterdir() if path.is_dir()]

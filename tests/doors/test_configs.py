@@ -249,3 +249,27 @@ def config_of(server: RunningServer, name: str) -> dict:
     with httpclient.InferenceServerClient(server.http) as client:
         config = client.get_model_config(name)
     return {key: value for key, value in config.items() if key not in FILLED_BY_BACKEND}
+
+
+def chosen(directory: Path, backend: str) -> Path:
+    """Models with and without a config of their own name, and one without any."""
+    for name, custom in (("named", "big"), ("unnamed", "other")):
+        models.write_config(directory, name, f'backend: "{backend}" max_batch_size: 2 {IO}')
+        (directory / name / "configs").mkdir()
+        text = f'backend: "{backend}" max_batch_size: 8 {IO}'
+        (directory / name / "configs" / f"{custom}.pbtxt").write_text(text)
+    (directory / "bare" / "1").mkdir(parents=True)
+    return directory
+
+
+@pytest.mark.oracle
+def test_a_config_by_name_and_no_completion_as_by_the_real_triton(start, start_judge, tmp_path) -> None:
+    options = ("--model-config-name=big", "--disable-auto-complete-config")
+    server = start(chosen(tmp_path / "ours", "identity"), *options)
+    judge = start_judge(
+        chosen(tmp_path / "theirs", "identity_c"), *options, "--exit-on-error=false", "--strict-readiness=false"
+    )
+    assert ready(server) == ready(judge) == {("named", "1"), ("unnamed", "1")}
+    for one in (server, judge):
+        assert [config_of(one, name)["max_batch_size"] for name in ("named", "unnamed")] == [8, 2]
+    assert "nothing completes it" in index(server)["bare", "1"]["reason"]

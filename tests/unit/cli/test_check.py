@@ -130,6 +130,34 @@ def test_every_version_that_is_served(tmp_path) -> None:
     ]
 
 
+def test_without_completion(tmp_path) -> None:
+    whole = 'backend: "onnxruntime" max_batch_size: 2 ' + models.io_config("FP32", [4], 2, "").partition("\n")[2]
+    models.add_one(tmp_path, "whole", whole)
+    models.add_one(tmp_path, "part", whole.partition("output")[0])
+    models.add_one(tmp_path, "whole_shapes", whole.replace("max_batch_size: 2", ""))
+    models.add_one(tmp_path, "none")
+    code, found = findings(tmp_path, "--disable-auto-complete-config")
+    assert code == 1
+    assert found["whole"]["problems"] == []
+    assert found["part"]["problems"] == ["model must have at least one output"]
+    assert found["none"]["problems"] == [
+        "there is no config.pbtxt, and nothing completes it (--disable-auto-complete-config)"
+    ]
+    assert "dims [4] in the config, but [-1, 4] in the model file" in found["whole_shapes"]["problems"][0]
+
+
+def test_another_config_of_the_models_that_have_it(tmp_path) -> None:
+    for name in ("both", "one"):
+        models.identity(tmp_path, name, "FP32", [4])
+    (tmp_path / "both" / "configs").mkdir()
+    (tmp_path / "both" / "configs" / "big.pbtxt").write_text("max_batch_size: x")
+    assert findings(tmp_path)[0] == 0
+    code, found = findings(tmp_path, "--model-config-name=big")
+    assert code == 1
+    assert found["one"]["problems"] == []
+    assert "configs/big.pbtxt:1:17: max_batch_size" in found["both"]["problems"][0]
+
+
 def test_nothing_is_written(tmp_path) -> None:
     models.identity(tmp_path, "m", "FP32", [4])
     models.add_one(tmp_path, "n")

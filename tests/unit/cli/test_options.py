@@ -28,6 +28,14 @@ def test_tritons_spelling() -> None:
     )
 
 
+def test_a_flag_takes_no_value() -> None:
+    assert parse("--disable-auto-complete-config", "a")[2] == ServerOptions(
+        model_repository=(Path("a"),), disable_auto_complete_config=True
+    )
+    environment = {"HEADRACE_DISABLE_AUTO_COMPLETE_CONFIG": "1"}
+    assert parse(environment=environment)[2] == ServerOptions(disable_auto_complete_config=True)
+
+
 def test_defaults_and_environment() -> None:
     assert parse()[2] == ServerOptions()
     environment = {"HEADRACE_GRPC_PORT": "7", "HEADRACE_STRICT_READINESS": "false"}
