@@ -28,8 +28,9 @@ class ModelFile:
 
     @property
     def path(self) -> Path:
-        """The model file."""
-        return self.directory / self.filename
+        """The model file. A directory of its name may hold it, beside the files that it refers to."""
+        path = self.directory / self.filename
+        return path / path.name if path.is_dir() else path
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ DEFAULT_FILES = {
     "tensorrt": "model.plan",
     "pytorch": "model.pt",
     "python": "model.py",
+    "openvino": "model.xml",
 }
 PT2 = "model.pt2"
 """What PyTorch exports or compiles ahead of time."""
@@ -60,6 +61,8 @@ def complete_backend(given: GivenConfig, directory: str, files: set[str]) -> Any
     config = ModelConfig()
     config.CopyFrom(given.message)
     config.name = directory
+    if config.platform == "ensemble" or config.HasField("ensemble_scheduling"):
+        raise ConfigError("ensemble_scheduling is not served yet")
     if config.platform and config.platform not in PLATFORMS:
         raise ConfigError(f"unknown platform '{config.platform}'; expected one of {', '.join(PLATFORMS)}, or a backend")
     of_platform = PLATFORMS.get(config.platform, "")

@@ -51,6 +51,8 @@ def survey(found: FoundModel, rules: ConfigRules) -> Survey:
         ConfigError: with every problem.
         OSError: when the directory cannot be read.
     """
+    if found.name != found.directory.name:
+        raise ConfigError("the name of its directory is not UTF-8, so that no client can ask for it")
     present = found.versions()
     remarks = [f"folder '{name}' is no version; versions are numbers such as 1" for name in found.misnamed_versions()]
     with told_together() as part:

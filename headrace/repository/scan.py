@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,8 +24,8 @@ class FoundModel:
 
     @property
     def name(self) -> str:
-        """The directory's name is the model's."""
-        return self.directory.name
+        """The directory's name is the model's; bytes that are no UTF-8, which nobody can ask for, are replaced."""
+        return os.fsencode(self.directory.name).decode("utf-8", "replace")
 
     @property
     def config_path(self) -> Path:

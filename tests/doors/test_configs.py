@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -273,3 +275,58 @@ def test_a_config_by_name_and_no_completion_as_by_the_real_triton(start, start_j
     for one in (server, judge):
         assert [config_of(one, name)["max_batch_size"] for name in ("named", "unnamed")] == [8, 2]
     assert "nothing completes it" in index(server)["bare", "1"]["reason"]
+
+
+@pytest.fixture(scope="module")
+def odd(start, tmp_path_factory) -> RunningServer:
+    """Models of ONNX files, and directories that are none."""
+    directory = tmp_path_factory.mktemp("odd")
+    models.add_one(directory, "rows", "max_batch_size: 8")
+    models.add_one(directory, "no_rows", "max_batch_size: 0")
+    models.add_one(directory, "bare")
+    models.add_one(directory, "nested", 'default_model_filename: "sub/net.onnx"')
+    (directory / "nested" / "1" / "sub").mkdir()
+    (directory / "nested" / "1" / "model.onnx").rename(directory / "nested" / "1" / "sub" / "net.onnx")
+    models.add_one(directory, "folder")
+    (directory / "folder" / "1" / "model.onnx").rename(directory / "folder" / "1" / "net")
+    (directory / "folder" / "1" / "model.onnx").mkdir()
+    (directory / "folder" / "1" / "net").rename(directory / "folder" / "1" / "model.onnx" / "model.onnx")
+    models.add_one(directory, "missing", 'default_model_filename: "other.onnx"')
+    models.write_config(directory, "ensemble", 'platform: "ensemble"')
+    Path(os.fsdecode(os.fsencode(directory) + b"/m\xff/1")).mkdir(parents=True)
+    (directory / "no_file" / "config.pbtxt").mkdir(parents=True)
+    (directory / "no_file" / "1").mkdir()
+    (directory / "misnamed" / "v1").mkdir(parents=True)
+    (directory / "dangling").symlink_to(directory / "nowhere")
+    (directory / "README").write_text("not a model")
+    return start(directory, "--strict-readiness=false")
+
+
+def test_what_is_written_wins_over_what_the_file_says(odd: RunningServer) -> None:
+    assert config_of(odd, "rows")["max_batch_size"] == 8
+    assert "dynamic_batching" not in config_of(odd, "rows")
+    assert config_of(odd, "no_rows")["max_batch_size"] == 0
+    assert config_of(odd, "no_rows")["input"][0]["dims"] == [-1, 4]
+    assert config_of(odd, "bare")["max_batch_size"] == 4
+    assert config_of(odd, "bare")["dynamic_batching"]["preferred_batch_size"] == [4]
+    filled = re.search(r"model 'rows': filled in: (.*)", odd.log.read_text())
+    assert filled is not None
+    assert "input, output" in filled[1]
+    assert "max_batch_size" not in filled[1]
+
+
+def test_the_file_may_have_another_name_or_a_folder_of_its_own(odd: RunningServer) -> None:
+    assert {("nested", "1"), ("folder", "1")} <= ready(odd)
+
+
+def test_directories_that_are_no_models_are_told_and_cost_no_other(odd: RunningServer) -> None:
+    reasons = {name: row["reason"] for (name, _), row in index(odd).items() if row["state"] != "READY"}
+    words = {
+        "missing": "other.onnx does not exist",
+        "ensemble": "ensemble_scheduling is not served yet",
+        "m\ufffd": "not UTF-8",
+        "no_file": "config.pbtxt: cannot be read",
+        "misnamed": "folder 'v1' is no version",
+    }
+    assert reasons.keys() == words.keys()
+    assert [name for name, text in words.items() if text not in reasons[name]] == []
