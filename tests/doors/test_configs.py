@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import tritonclient.http as httpclient
+from typer.testing import CliRunner
 
+from headrace.cli.main import app
 from tests import models
 from tests.servers import RunningServer
 
@@ -222,6 +225,19 @@ def test_what_is_served_and_why_not(server: RunningServer, case: Case) -> None:
     rows = [row for (name, _), row in index(server).items() if name == case.name]
     assert {row["state"] for row in rows} == {"UNAVAILABLE" if case.reason else "READY"}, rows
     assert all(case.reason in row.get("reason", "") for row in rows)
+
+
+def test_check_says_what_the_server_does(server: RunningServer, tmp_path) -> None:
+    outcome = CliRunner().invoke(app, ["check", str(repository(tmp_path, "identity")), "--json"])
+    findings = json.loads(outcome.output)["findings"]
+    assert outcome.exit_code == 1
+    good = {(finding["model"], str(finding["version"])) for finding in findings if not finding["problems"]}
+    assert good == ready(server)
+    wrong = {finding["model"]: "; ".join(finding["problems"]) for finding in findings if finding["problems"]}
+    told = {name: row["reason"] for (name, _), row in index(server).items() if row["state"] != "READY"}
+    assert wrong.keys() == told.keys()
+    in_text = [name for name in wrong if wrong[name] != told[name]]  # their reasons begin with the path of the file
+    assert all("config.pbtxt:1:" in wrong[name] and "config.pbtxt:1:" in told[name] for name in in_text)
 
 
 @pytest.mark.oracle
