@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.config.pbtxt import text_problems
+from headrace.config.mistakes import parse_config
 from headrace.config.textproto import places
 from headrace.core.messages import ModelConfig, parse_text
 
@@ -42,7 +42,9 @@ def _names(message: Any, seen: set[str]) -> Iterator[str]:
 WORDS = sorted(set(_names(ModelConfig.DESCRIPTOR, set())))
 PIECES = st.one_of(
     st.sampled_from(WORDS),
-    st.sampled_from([*"{}[]<>:,;#=$\"'\\/", "${x}", '"a"', "'", "\n", "-1", "0", "1e400", "0x1F", "09", "inf", "true"]),
+    st.sampled_from(
+        [*"{}[]<>:,;#=$\"'\\/", "${x}", '"a"', "'", "\n", "-1", "0", "1e400", "0x1F", "09", "012", "inf", "true"]
+    ),
     st.sampled_from(["'oneof'", "'has no field named'", "'should not have multiple'", "'codec can''t'"]),
     st.integers().map(str),
     st.text(max_size=6),
@@ -52,7 +54,7 @@ PIECES = st.one_of(
 
 def problems_of(text: str) -> list[str]:
     """All problems; each has a position within the text."""
-    found = list(text_problems(text))
+    message, found = parse_config(text)
     lines = text.split("\n")
     for problem in found:
         place = re.match(r"(\d+):(\d+): \S", problem)
@@ -61,7 +63,9 @@ def problems_of(text: str) -> list[str]:
         assert 1 <= line <= len(lines), problem
         assert 1 <= column <= len(lines[line - 1]) + 1, problem
     if not found:
-        parse_text(text, ModelConfig())
+        plain = ModelConfig()
+        parse_text(text, plain)
+        assert message == plain
     return found
 
 

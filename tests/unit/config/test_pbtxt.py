@@ -116,6 +116,12 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path) -> None:
     assert read_config(tmp_path / "config.pbtxt").message.name == "m"
 
 
+@pytest.mark.parametrize("number", ["0xb", "11"])
+def test_numbers_of_enums_are_read_as_protobuf_reads_them(tmp_path, number: str) -> None:
+    message = read(tmp_path, f"input {{ data_type: {number} }}").message
+    assert message.input[0].data_type == 11
+
+
 @pytest.mark.parametrize("text", ["name: 'max_batch_size: 4'", "parameters { key: 'max_batch_size:' }"])
 def test_a_name_in_a_string_is_no_field(tmp_path, text: str) -> None:
     assert not read(tmp_path, text).sets_max_batch_size
