@@ -22,6 +22,8 @@ from headrace.core.messages import ModelConfig, parse_text
 
 _MOST_PROBLEMS = 50
 """Mistakes of one file that are told; who has more mends these first."""
+_SHOWN = 60
+"""Characters of what came that are repeated."""
 _SYNTAX = ("Expected identifier", "ending quote", 'Expected "}"', 'Expected ">"', "extensions")
 """Mistakes in the text itself, after which nobody can tell what was meant."""
 
@@ -45,6 +47,8 @@ def parse_config(text: str) -> tuple[Any, list[str]]:
             if mended == text:
                 break
             text = mended
+        except ValueError as error:  # a number of an enum that is too large: the parser lets it pass, the message not
+            return message, problems + (list(_unknown_numbers(text)) or [f"1:1: {error}"])
         else:
             problems += _unknown_numbers(text)
             break
@@ -84,9 +88,10 @@ def _explain(error: str, place: Place | None, config: str) -> str:
         choice = ", ".join(one.name for one in place.field.containing_oneof.fields)
         return f"{place.path} is given beside another of {choice}; only one of them can be"
     if "codec can't" in text:
-        return f"{place.path}: {place.token} is no text: {text}"
+        return f"{place.path}: {_shown(place.token)} is no text: {text}"
     if _is_value(place):
-        return f"{place.path}: expected {_expected(place, 'out of range' in text)}, got {place.token}{_note(place)}"
+        expected = _expected(place, with_range="out of range" in text)
+        return f"{place.path}: expected {expected}, got {_shown(place.token)}{_note(place)}"
     return text
 
 
@@ -96,7 +101,7 @@ def _explain_unknown(text: str, place: Place) -> str:
     if place.is_name and "has no field named" in text:
         return f"{place.message.name} has no field '{place.token}'; {field_hint(place.token, place.message)}"
     if place.message.GetOptions().map_entry:
-        return f"{place.path}: expected {{ key: … value: … }}, got {place.token}"
+        return f"{place.path}: expected {{ key: … value: … }}, got {_shown(place.token)}"
     return text
 
 
@@ -132,6 +137,10 @@ def _expected(place: Place, with_range: bool = False) -> str:
     return f"an integer within {low} and {high}"
 
 
+def _shown(token: str) -> str:
+    return token if len(token) <= _SHOWN else f"{token[:_SHOWN]}…"
+
+
 def _note(place: Place) -> str:
     if place.token.startswith("${"):
         return ", a placeholder that nobody filled in"
@@ -153,4 +162,4 @@ def _unknown_numbers(text: str) -> Iterator[str]:
             continue
         if int(place.token, 0) not in enum.values_by_number:
             line, column = line_and_column(text, place.start)
-            yield f"{line}:{column}: {place.path}: expected {_expected(place)}, got {place.token}"
+            yield f"{line}:{column}: {place.path}: expected {_expected(place)}, got {_shown(place.token)}"

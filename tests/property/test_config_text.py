@@ -43,7 +43,24 @@ WORDS = sorted(set(_names(ModelConfig.DESCRIPTOR, set())))
 PIECES = st.one_of(
     st.sampled_from(WORDS),
     st.sampled_from(
-        [*"{}[]<>:,;#=$\"'\\/", "${x}", '"a"', "'", "\n", "-1", "0", "1e400", "0x1F", "09", "012", "inf", "true"]
+        [
+            *"{}[]<>:,;#=$\"'\\/",
+            "${x}",
+            '"a"',
+            "'",
+            "\n",
+            "-1",
+            "0",
+            "1e400",
+            "0x1F",
+            "09",
+            "012",
+            "9" * 11,
+            "9" * 5000,
+            "0x" + "f" * 4000,
+            "inf",
+            "true",
+        ]
     ),
     st.sampled_from(["'oneof'", "'has no field named'", "'should not have multiple'", "'codec can''t'"]),
     st.integers().map(str),

@@ -68,6 +68,8 @@ def test_a_written_0_is_told_from_none(tmp_path, text: str, sets: bool) -> None:
         ("input { data_type: TYPE_FLOAT32 }", "got TYPE_FLOAT32; did you mean TYPE_FP32?"),
         ('input { data_type: "TYPE_FP32" }', 'got "TYPE_FP32"; did you mean TYPE_FP32?'),
         ("input {\n data_type: 77 }", "config.pbtxt:2:13: input.data_type: expected one of TYPE_INVALID,"),
+        ("input {\n data_type: 99999999999 }", "config.pbtxt:2:13: input.data_type: expected one of TYPE_INVALID,"),
+        ("name: 'm' input { data_type: 0x" + "f" * 4000 + " }", "config.pbtxt:1:30: input.data_type: expected one of"),
         ("instance_group { kind: gpu }", "got gpu; did you mean KIND_GPU?"),
         ("name: yolo", "name: expected a string in quotes, got yolo"),
         ("name: 'a'\nname: 'b'", "config.pbtxt:2:7: name is given twice"),
