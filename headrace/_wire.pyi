@@ -19,7 +19,19 @@ class Wire:
     """The doors and what they share."""
 
     def __new__(
-        cls, *, client_shm: str, max_requests: int, max_bytes: int, stall_secs: float, threads: int = 0
+        cls,
+        *,
+        client_shm: str,
+        max_requests: int,
+        max_bytes: int,
+        stall_secs: float,
+        max_http_body: int = ...,
+        pause_secs: float = 30.0,
+        idle_secs: float = 600.0,
+        keepalive_secs: float = 7200.0,
+        keepalive_timeout_secs: float = 20.0,
+        reply_compression: int = 0,
+        threads: int = 0,
     ) -> Wire: ...
     def listen(self, door: str, address: str, port: int) -> int: ...
     def set_unready(self, reason: str | None) -> None: ...

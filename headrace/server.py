@@ -29,9 +29,13 @@ _GOODBYE_S = 2.0
 """Seconds that clients get to close idle connections after they were asked to."""
 
 
+_COMPRESSION_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
+"""Levels of gzip and deflate, from fast to small."""
+
+
 @dataclass(frozen=True)
 class Ports:
-    """Where the doors are."""
+    """Where the doors are; 0 for one that is a socket of the file system."""
 
     http: int
     grpc: int
@@ -49,6 +53,12 @@ class Server:
             max_requests=options.max_in_flight_requests,
             max_bytes=options.max_in_flight_bytes,
             stall_secs=options.stall_secs,
+            max_http_body=options.http_max_input_size,
+            pause_secs=options.client_pause_secs,
+            idle_secs=options.idle_timeout_secs,
+            keepalive_secs=options.grpc_keepalive_time / 1000,
+            keepalive_timeout_secs=options.grpc_keepalive_timeout / 1000,
+            reply_compression=_COMPRESSION_LEVELS[options.grpc_infer_response_compression_level],
             threads=options.wire_threads,
         )
         devices, why_none = find_devices(options.simulate_gpus, options.simulate_link_gb)

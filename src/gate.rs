@@ -4,6 +4,8 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
+use bytes::Bytes;
+
 use crate::error::{Error, Result};
 
 pub(crate) struct Gate {
@@ -13,10 +15,10 @@ pub(crate) struct Gate {
     max_bytes: usize,
 }
 
-/// Held from decode until the reply is handed to the wire.
+/// Held from decode until the reply is written. It belongs to the request and to its call, whichever ends later.
 pub(crate) struct Permit {
     gate: Arc<Gate>,
-    bytes: usize,
+    bytes: AtomicUsize,
 }
 
 impl Gate {
@@ -29,17 +31,13 @@ impl Gate {
         self.requests.load(Relaxed)
     }
 
-    pub(crate) fn max_bytes(&self) -> usize {
-        self.max_bytes
-    }
-
     /// A permit for one request, which grows with the bytes that come for it.
     ///
     /// # Errors
     /// `Unavailable` ("overloaded") when the requests in flight would pass their limit.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit> {
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Arc<Permit>> {
         let requests = self.requests.fetch_add(1, Relaxed) + 1;
-        let permit = Permit { gate: self.clone(), bytes: 0 };
+        let permit = Arc::new(Permit { gate: self.clone(), bytes: AtomicUsize::new(0) });
         if requests > self.max_requests {
             let max = self.max_requests;
             return Err(Error::unavailable(format!(
@@ -70,17 +68,49 @@ impl Permit {
     ///
     /// # Errors
     /// `Unavailable` ("overloaded") when the bytes in flight would pass their limit.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<()> {
-        self.bytes += bytes;
+    pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
+        self.bytes.fetch_add(bytes, Relaxed);
         let held = self.gate.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
         if held > self.gate.max_bytes { Err(self.gate.too_many_bytes()) } else { Ok(()) }
+    }
+
+    /// Bytes that came are let go of while the request goes on.
+    pub(crate) fn shrink(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Relaxed);
+        self.gate.bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// The message has been answered: from now on its reply is what is held. It is there, so it is never refused.
+    fn turn_into(&self, reply: usize) {
+        self.shrink(self.bytes.load(Relaxed));
+        let _ = self.grow(reply);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         self.gate.requests.fetch_sub(1, Relaxed);
-        self.gate.bytes.fetch_sub(self.bytes, Relaxed);
+        self.gate.bytes.fetch_sub(self.bytes.load(Relaxed), Relaxed);
+    }
+}
+
+/// Ties a permit to the last piece of a reply, so that it is given back when the transport has written it.
+pub(crate) fn hold_until_written(permit: Arc<Permit>, pieces: &mut [Bytes]) {
+    permit.turn_into(pieces.iter().map(Bytes::len).sum());
+    if let Some(last) = pieces.last_mut() {
+        *last = Bytes::from_owner(Unwritten { bytes: std::mem::take(last), permit });
+    }
+}
+
+struct Unwritten {
+    bytes: Bytes,
+    #[allow(dead_code)] // held, and dropped
+    permit: Arc<Permit>,
+}
+
+impl AsRef<[u8]> for Unwritten {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -88,8 +118,8 @@ impl Drop for Permit {
 mod tests {
     use super::*;
 
-    fn enter(gate: &Arc<Gate>, bytes: usize) -> Result<Permit> {
-        let mut permit = gate.enter()?;
+    fn enter(gate: &Arc<Gate>, bytes: usize) -> Result<Arc<Permit>> {
+        let permit = gate.enter()?;
         permit.grow(bytes).map(|()| permit)
     }
 
@@ -104,5 +134,20 @@ mod tests {
         assert_eq!(gate.in_flight(), 0);
         assert!(enter(&gate, 101).is_err() && gate.check_announced(101).is_err());
         assert!(enter(&gate, 100).is_ok() && gate.check_announced(100).is_ok());
+    }
+
+    #[test]
+    fn a_reply_is_booked_until_its_last_byte_is_dropped() {
+        let gate = Arc::new(Gate::new(1, 100));
+        let permit = enter(&gate, 60).ok().unwrap();
+        let mut pieces = [Bytes::from_static(&[0; 70]), Bytes::from_static(&[0; 30])];
+        hold_until_written(permit, &mut pieces);
+        let [first, mut last] = pieces;
+        drop(first);
+        let tail = last.split_off(29);
+        drop(last);
+        assert_eq!((gate.in_flight(), gate.bytes.load(Relaxed)), (1, 100));
+        drop(tail);
+        assert_eq!((gate.in_flight(), gate.bytes.load(Relaxed)), (0, 0));
     }
 }

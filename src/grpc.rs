@@ -7,30 +7,32 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{Stream, stream::FuturesUnordered};
 use h2::{
-    Reason, RecvStream,
+    Ping, PingPong, RecvStream,
     server::{Connection, SendResponse},
 };
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, Request};
 use parking_lot::Mutex;
 use tokio::{
-    net::TcpStream,
+    io::{AsyncRead, AsyncWrite},
     sync::{oneshot, watch},
+    time::{Instant, Sleep, sleep},
 };
 
 use crate::{
-    buffer::Buffer,
     control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
-    gate::Permit,
+    health,
+    message::{self, MAX_MESSAGE, Outgoing},
     pending::Intake,
     proto,
     request::{Ticket, admit},
-    wire::{PATIENCE, Wire, told},
+    wire::{Limits, Wire, told},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -38,8 +40,8 @@ const SERVICE: &str = "/inference.GRPCInferenceService/";
 const STREAM_WINDOW: u32 = 16 << 20;
 const CONNECTION_WINDOW: u32 = 256 << 20;
 const MAX_FRAME: u32 = 1 << 20;
-/// Largest message; gRPC lengths are 32 bits and protobuf stops at 2 GiB.
-const MAX_MESSAGE: usize = i32::MAX as usize;
+/// Bytes of replies that wait in a call for the connection; a large one goes on when some of it is written.
+const SEND_BUFFER: usize = 16 << 20;
 /// Calls that one connection may have open; more wait at the client.
 const MAX_STREAMS: u32 = 16_384;
 /// Resets that a client may cause before it counts as hostile: cancelling many calls at once is fair use.
@@ -69,43 +71,94 @@ const CONTROL_VERBS: [&str; 16] = [
 type Bells = Arc<Mutex<Vec<Arc<Intake>>>>;
 type CallFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     wire: Arc<Wire>,
-    stream: TcpStream,
+    stream: S,
     local: bool,
     mut goodbye: watch::Receiver<bool>,
 ) {
+    let Limits { pause, idle, keepalive, keepalive_timeout, .. } = wire.limits;
     let mut builder = h2::server::Builder::new();
     builder
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_frame_size(MAX_FRAME)
         .max_header_list_size(16 << 10)
+        .max_send_buffer_size(SEND_BUFFER)
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(Some(MAX_RESETS));
-    let Ok(Ok(mut connection)) = tokio::time::timeout(PATIENCE, builder.handshake(stream)).await else {
+    let Ok(Ok(mut connection)) = tokio::time::timeout(pause, builder.handshake(stream)).await else {
         return;
     };
+    let mut gone = pin!(until_gone(connection.ping_pong(), keepalive, keepalive_timeout));
     let mut leaving = pin!(told(&mut goodbye));
+    let mut quiet = Quiet::new(idle);
     let (mut calls, bells, mut left) = (FuturesUnordered::<CallFuture>::new(), Bells::default(), false);
     poll_fn(|context| {
-        if !left && leaving.as_mut().poll(context).is_ready() {
+        if !left && (leaving.as_mut().poll(context).is_ready() || quiet.poll(context).is_ready()) {
             left = true;
             connection.graceful_shutdown();
+            quiet = Quiet::new(pause);
         }
         let ended = poll_calls(&mut connection, &mut calls, context, |request, respond| {
             Box::pin(answer(wire.clone(), request, respond, local, bells.clone()))
         });
         bells.lock().drain(..).for_each(|intake| intake.ring());
-        if ended { Poll::Ready(()) } else { Poll::Pending }
+        quiet.note(!calls.is_empty());
+        let over =
+            ended || gone.as_mut().poll(context).is_ready() || (left && quiet.poll(context).is_ready());
+        if over { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
 
+/// Returns when the peer does not answer a ping any more: its host is gone, and nothing else would tell.
+async fn until_gone(pings: Option<PingPong>, every: Duration, patience: Duration) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        if !matches!(tokio::time::timeout(patience, pings.ping(Ping::opaque())).await, Ok(Ok(_))) {
+            return;
+        }
+    }
+}
+
+/// Tells when a connection has had no call for a whole period; periods follow one another, so that a call costs a flag.
+struct Quiet {
+    period: Duration,
+    end: Pin<Box<Sleep>>,
+    /// There is a call now.
+    busy: bool,
+    /// There was one in this period.
+    used: bool,
+}
+
+impl Quiet {
+    fn new(period: Duration) -> Self {
+        Self { period, end: Box::pin(sleep(period)), busy: false, used: false }
+    }
+
+    fn note(&mut self, busy: bool) {
+        self.used |= busy || self.busy;
+        self.busy = busy;
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        while self.end.as_mut().poll(context).is_ready() {
+            if !self.used && !self.busy {
+                return Poll::Ready(());
+            }
+            self.used = false;
+            self.end.as_mut().reset(Instant::now() + self.period);
+        }
+        Poll::Pending
+    }
+}
+
 /// Polls calls and connection in turn until neither moves; true when the connection ended.
-fn poll_calls(
-    connection: &mut Connection<TcpStream, Bytes>,
+fn poll_calls<S: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut Connection<S, Bytes>,
     calls: &mut FuturesUnordered<CallFuture>,
     context: &mut Context<'_>,
     start: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> CallFuture,
@@ -129,31 +182,35 @@ async fn answer(
     bells: Bells,
 ) {
     let (head, mut body) = request.into_parts();
+    if let Some(verb) = head.uri.path().strip_prefix(health::SERVICE) {
+        return health::answer(&wire, verb, &head.headers, &mut body, &mut respond).await;
+    }
     let verb = head.uri.path().strip_prefix(SERVICE).unwrap_or_default();
     let outcome = match verb {
-        "ModelInfer" => match infer(&wire, &mut body, &mut respond, local, &bells).await {
+        "ModelInfer" => match infer(&wire, &head.headers, &mut body, &mut respond, local, &bells).await {
             Some(outcome) => outcome,
             None => return,
         },
         "ServerLive" => Ok(boolean(true)),
         "ServerReady" => Ok(boolean(wire.unready().is_none())),
         _ => match CONTROL_VERBS.iter().find(|known| **known == verb) {
-            Some(known) => control(&wire, known, &mut body, local).await.map(|reply| vec![prefixed(&reply)]),
+            Some(known) => control(&wire, known, &head.headers, &mut body, local).await,
             None => Err(Error::unsupported(format!("{} is not served", head.uri.path()))),
         },
     };
-    send(&mut respond, outcome);
+    message::send(&mut respond, outcome, wire.limits.pause).await;
 }
 
-/// The pieces of the reply; `None` when the client does not want it any more.
+/// The reply; `None` when the client does not want it any more.
 async fn infer(
     wire: &Wire,
+    headers: &HeaderMap,
     body: &mut RecvStream,
     respond: &mut SendResponse<Bytes>,
     local: bool,
     bells: &Bells,
-) -> Option<Result<Vec<Bytes>>> {
-    let mut ticket = match receive(wire, body, local).await {
+) -> Option<Result<Outgoing>> {
+    let mut ticket = match receive(wire, headers, body, local).await {
         Ok(ticket) => ticket,
         Err(error) => return Some(Err(error)),
     };
@@ -168,16 +225,29 @@ async fn infer(
         Poll::Pending => respond.poll_reset(context).map(|_| None),
     })
     .await?;
-    Some(reply.map(proto::encode))
+    let reply = match reply {
+        Ok(reply) => Outgoing { pieces: proto::encode(reply), permit: Some(ticket.permit()), coding: None },
+        Err(error) => return Some(Err(error)),
+    };
+    match wire.limits.reply_compression {
+        None => Some(Ok(reply)),
+        Some(level) => Some(reply.compressed(headers, level).await),
+    }
 }
 
-async fn receive(wire: &Wire, body: &mut RecvStream, local: bool) -> Result<Ticket> {
-    let (message, permit) = read_message(body, wire, MAX_MESSAGE).await?;
+async fn receive(wire: &Wire, headers: &HeaderMap, body: &mut RecvStream, local: bool) -> Result<Ticket> {
+    let (message, permit) = message::read(headers, body, wire, MAX_MESSAGE).await?;
     admit(wire, proto::decode(message)?, local, permit)
 }
 
-async fn control(wire: &Wire, verb: &'static str, body: &mut RecvStream, local: bool) -> Result<Bytes> {
-    let (payload, _permit) = read_message(body, wire, MAX_CONTROL_BODY).await?;
+async fn control(
+    wire: &Wire,
+    verb: &'static str,
+    headers: &HeaderMap,
+    body: &mut RecvStream,
+    local: bool,
+) -> Result<Outgoing> {
+    let (payload, permit) = message::read(headers, body, wire, MAX_CONTROL_BODY).await?;
     let (answer, reply) = oneshot::channel();
     wire.control.push(Call {
         door: Door::Grpc,
@@ -187,119 +257,10 @@ async fn control(wire: &Wire, verb: &'static str, body: &mut RecvStream, local: 
         local,
         answer,
     })?;
-    reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))
+    let reply = reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))?;
+    Ok(Outgoing { permit: Some(permit), ..Outgoing::small(&reply) })
 }
 
-/// The one message of a unary call: a slice of its frame, or assembled by one copy where it spans several.
-async fn read_message(body: &mut RecvStream, wire: &Wire, limit: usize) -> Result<(Bytes, Permit)> {
-    let mut start = BytesMut::new();
-    let mut chunk = next_chunk(body).await?;
-    while start.len() + chunk.len() < 5 {
-        start.extend_from_slice(&chunk);
-        chunk = next_chunk(body).await?;
-    }
-    if !start.is_empty() {
-        start.extend_from_slice(&chunk);
-        chunk = start.freeze();
-    }
-    if chunk.get_u8() != 0 {
-        return Err(Error::unsupported("compressed gRPC messages are not served yet"));
-    }
-    let length = chunk.get_u32() as usize;
-    if length > limit {
-        return Err(Error::invalid(format!("message of {length} bytes is over the limit of {limit}")));
-    }
-    wire.gate.check_announced(length)?;
-    let mut permit = wire.gate.enter()?;
-    if chunk.len() == length {
-        permit.grow(length)?;
-        return Ok((chunk, permit));
-    }
-    let mut message = Buffer::ending_aligned(length)?;
-    let mut at = 0;
-    loop {
-        permit.grow(chunk.len())?;
-        if chunk.len() > length - at {
-            return Err(Error::invalid(format!("a message said to have {length} bytes goes on after them")));
-        }
-        message.write(at, &chunk);
-        at += chunk.len();
-        if at == length {
-            return Ok((message.freeze(), permit));
-        }
-        chunk = next_chunk(body).await?;
-    }
-}
-
-async fn next_chunk(body: &mut RecvStream) -> Result<Bytes> {
-    let next = tokio::time::timeout(PATIENCE, poll_fn(|context| body.poll_data(context)));
-    match next.await.map_err(|_| Error::invalid("the message did not go on for 30 s"))? {
-        Some(Ok(chunk)) => {
-            let _ = body.flow_control().release_capacity(chunk.len());
-            Ok(chunk)
-        }
-        Some(Err(error)) => Err(Error::invalid(format!("the call ended within its message: {error}"))),
-        None => Err(Error::invalid("the call ended within its message")),
-    }
-}
-
-fn boolean(value: bool) -> Vec<Bytes> {
-    vec![prefixed(if value { &[0x08, 0x01] } else { &[] })]
-}
-
-fn prefixed(message: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(5 + message.len());
-    bytes.extend_from_slice(&[0]);
-    bytes.extend_from_slice(&u32::try_from(message.len()).unwrap_or(u32::MAX).to_be_bytes());
-    bytes.extend_from_slice(message);
-    bytes.freeze()
-}
-
-/// Sending fails only when the client is gone, and then nobody is left to tell.
-fn send(respond: &mut SendResponse<Bytes>, outcome: Result<Vec<Bytes>>) {
-    let mut response = Response::new(());
-    response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
-    match outcome {
-        Err(error) => {
-            response.headers_mut().extend(trailers(error.kind.grpc(), &error.message));
-            let _ = respond.send_response(response, true);
-        }
-        Ok(pieces) => {
-            let Ok(mut stream) = respond.send_response(response, false) else { return };
-            if pieces.into_iter().all(|piece| stream.send_data(piece, false).is_ok()) {
-                let _ = stream.send_trailers(trailers(0, ""));
-            } else {
-                stream.send_reset(Reason::INTERNAL_ERROR);
-            }
-        }
-    }
-}
-
-fn trailers(status: u8, message: &str) -> HeaderMap {
-    let mut map = HeaderMap::with_capacity(2);
-    map.insert("grpc-status", HeaderValue::from(u16::from(status)));
-    if !message.is_empty()
-        && let Ok(value) = HeaderValue::from_str(&percent_encode(message))
-    {
-        map.insert("grpc-message", value);
-    }
-    map
-}
-
-/// As the gRPC specification wants `grpc-message`: printable ASCII but for `%`. Long texts are cut: headers have a limit.
-fn percent_encode(message: &str) -> String {
-    const LONGEST: usize = 4096;
-    let mut encoded = String::with_capacity(message.len());
-    for byte in message.bytes().take(LONGEST) {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => {
-                encoded.push('%');
-                encoded.extend(
-                    [byte >> 4, byte & 15].map(|digit| char::from(b"0123456789ABCDEF"[usize::from(digit)])),
-                );
-            }
-        }
-    }
-    encoded
+fn boolean(value: bool) -> Outgoing {
+    Outgoing::small(if value { &[0x08, 0x01] } else { &[] })
 }

@@ -5,35 +5,38 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
+use flate2::Compression;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
-    net::TcpStream,
+    io::{AsyncRead, AsyncWrite},
     sync::{oneshot, watch},
 };
 
 use crate::{
     binary,
     buffer::Buffer,
+    compression::{self, Coding},
     control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
-    gate::Permit,
+    gate::{Permit, hold_until_written},
     request::admit,
-    wire::{PATIENCE, Wire, told},
+    wire::{Wire, told},
 };
 
 const JSON_LENGTH: &str = "inference-header-content-length";
 
-pub(crate) async fn serve(
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     wire: Arc<Wire>,
     door: Door,
-    stream: TcpStream,
+    stream: S,
     local: bool,
     mut goodbye: watch::Receiver<bool>,
 ) {
@@ -42,7 +45,8 @@ pub(crate) async fn serve(
         async move { Ok::<_, Infallible>(answer(&wire, door, local, request).await) }
     });
     let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).half_close(false);
+    // A client that takes its time for the head of a request costs what an idle one costs.
+    builder.timer(TokioTimer::new()).header_read_timeout(wire.limits.idle).half_close(false);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = connection.as_mut() => return,
@@ -69,7 +73,7 @@ async fn answer(wire: &Wire, door: Door, local: bool, request: Request<Incoming>
         let status = StatusCode::from_u16(error.kind.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = refusal(status, &error.message);
         if head.headers.contains_key(header::CONTENT_ENCODING) {
-            response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+            response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
         }
         response
     })
@@ -209,20 +213,35 @@ async fn infer(
     body: Incoming,
 ) -> Result<Response<Pieces>> {
     let json_length = json_length(headers)?;
-    let (body, permit) = read_body(wire, headers, body, wire.gate.max_bytes()).await?;
+    let (body, permit) = read_body(wire, headers, body, wire.limits.http_body).await?;
     let (envelope, formats) = binary::decode(&subject.model, &subject.version, &body, json_length)?;
     drop(body); // what the request needs of it, it holds
     let mut ticket = admit(wire, envelope, local, permit)?;
     ticket.intake().ring();
     let reply = std::future::poll_fn(|context| ticket.poll(context)).await?;
-    let (pieces, json_length) = binary::encode(reply, &formats)?;
+    let (mut pieces, json_length) = binary::encode(reply, &formats)?;
+    let coding = compression::preferred(headers, header::ACCEPT_ENCODING.as_str());
+    if let Some(coding) = coding {
+        pieces = vec![compression::pack(coding, Compression::fast(), pieces).await?];
+    }
     let kind = if json_length.is_some() { "application/octet-stream" } else { "application/json" };
-    let mut response = Response::new(Pieces::new(pieces));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    let mut response = reply_of(pieces, ticket.permit(), kind);
+    let headers = response.headers_mut();
+    if let Some(coding) = coding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
+    }
     if let Some(length) = json_length {
-        response.headers_mut().insert(JSON_LENGTH, HeaderValue::from(length));
+        headers.insert(JSON_LENGTH, HeaderValue::from(length));
     }
     Ok(response)
+}
+
+/// A reply that is booked until it is written.
+fn reply_of(mut pieces: Vec<Bytes>, permit: Arc<Permit>, kind: &'static str) -> Response<Pieces> {
+    hold_until_written(permit, &mut pieces);
+    let mut response = Response::new(Pieces::new(pieces));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
@@ -244,78 +263,125 @@ async fn control(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Response<Pieces>> {
-    let (payload, _permit) = read_body(wire, headers, body, MAX_CONTROL_BODY).await?;
+    let (payload, permit) = read_body(wire, headers, body, MAX_CONTROL_BODY).await?;
     let (answer, reply) = oneshot::channel();
     wire.control.push(Call { door, verb, subject, payload, local, answer })?;
     let body = reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))?;
     let kind = if door == Door::Metrics { "text/plain; charset=utf-8" } else { "application/json" };
-    let mut response = Response::new(Pieces::new(vec![body]));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    Ok(response)
+    Ok(reply_of(vec![body], permit, kind))
 }
 
-/// The whole body: the one frame it came in, or assembled by one copy.
+/// The whole body, decompressed: the one frame it came in, or assembled by one copy.
 async fn read_body(
     wire: &Wire,
     headers: &HeaderMap,
     mut body: Incoming,
     limit: usize,
-) -> Result<(Bytes, Permit)> {
-    if let Some(encoding) = headers.get(header::CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-        return Err(Error::unsupported(format!("Content-Encoding {encoding:?} is not served yet")));
-    }
+) -> Result<(Bytes, Arc<Permit>)> {
+    let coding = coding(headers)?;
     let announced = body.size_hint().exact().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     wire.gate.check_announced(announced.unwrap_or(0))?;
-    if announced.unwrap_or(0) > limit {
-        return Err(Error::invalid(format!(
-            "a body of {} bytes is over the limit of {limit}",
-            announced.unwrap_or(0)
-        )));
+    if let Some(length) = announced.filter(|&length| length > limit) {
+        return Err(Error::invalid(format!("a body of {length} bytes is over the limit of {limit}")));
     }
-    let mut permit = wire.gate.enter()?;
-    let mut frames: Vec<Bytes> = Vec::new();
-    let mut assembled: Option<Buffer> = None;
-    let mut at = 0;
-    while let Some(frame) = next_frame(&mut body).await? {
-        let frame =
-            frame.map_err(|error| Error::invalid(format!("the request ended within its body: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
+    let permit = wire.gate.enter()?;
+    let mut assembly = Assembly::new(announced);
+    while let Some(data) = next_data(&mut body, wire.limits.pause).await? {
         permit.grow(data.len())?;
-        match (&mut assembled, announced) {
-            (Some(buffer), _) => buffer.write(at, &data),
-            (None, Some(length)) if data.len() < length => {
-                let mut buffer = Buffer::ending_aligned(length)?;
-                buffer.write(0, &data);
-                assembled = Some(buffer);
-                at = data.len();
-                continue;
-            }
-            (None, _) => frames.push(data.clone()),
-        }
-        at += data.len();
-        if at > limit {
-            return Err(Error::invalid(format!("a body of over {limit} bytes")));
+        assembly.add(data)?;
+        if assembly.length > limit {
+            return Err(Error::invalid(format!("a body of over {limit} bytes, which is the limit")));
         }
     }
-    let body = match (assembled, frames.as_slice()) {
-        (Some(buffer), _) => buffer.freeze(),
-        (None, [whole]) => whole.clone(),
-        (None, pieces) => {
-            let mut buffer = Buffer::ending_aligned(at)?;
-            let mut start = 0;
-            for piece in pieces {
-                buffer.write(start, piece);
-                start += piece.len();
-            }
-            buffer.freeze()
-        }
-    };
-    Ok((body, permit))
+    let body = assembly.finish()?;
+    match coding {
+        None => Ok((body, permit)),
+        Some(coding) => compression::unpack(coding, body, limit, permit).await,
+    }
 }
 
-async fn next_frame(body: &mut Incoming) -> Result<Option<std::result::Result<Frame<Bytes>, hyper::Error>>> {
-    let next = tokio::time::timeout(PATIENCE, body.frame()).await;
-    next.map_err(|_| Error::invalid("the request body did not go on for 30 s"))
+fn coding(headers: &HeaderMap) -> Result<Option<Coding>> {
+    let Some(value) = headers.get(header::CONTENT_ENCODING) else { return Ok(None) };
+    let name = value.to_str().unwrap_or_default().trim();
+    if name.is_empty() || name.eq_ignore_ascii_case("identity") {
+        return Ok(None);
+    }
+    Coding::from_name(name).map(Some).ok_or_else(|| {
+        Error::unsupported(format!(
+            "Content-Encoding {value:?} is not served; expected gzip, deflate or identity"
+        ))
+    })
+}
+
+/// The next bytes of a body; `None` at its end.
+async fn next_data(body: &mut Incoming, pause: Duration) -> Result<Option<Bytes>> {
+    loop {
+        let next = tokio::time::timeout(pause, body.frame()).await;
+        let next = next.map_err(|_| {
+            Error::invalid(format!("the request body did not go on for {} s", pause.as_secs_f32()))
+        })?;
+        let frame = next
+            .transpose()
+            .map_err(|error| Error::invalid(format!("the request ended within its body: {error}")))?;
+        match frame.map(Frame::into_data) {
+            None => return Ok(None),
+            Some(Ok(data)) => return Ok(Some(data)),
+            Some(Err(_trailers)) => {}
+        }
+    }
+}
+
+/// A body that is put together from its frames: into one buffer where its length is known, else in pieces that grow with
+/// it, so that many small chunks cost what they weigh.
+struct Assembly {
+    announced: Option<usize>,
+    length: usize,
+    state: Parts,
+}
+
+enum Parts {
+    Frame(Bytes),
+    Buffer(Buffer),
+    Pieces(Vec<Vec<u8>>),
+}
+
+impl Assembly {
+    fn new(announced: Option<usize>) -> Self {
+        let state = announced.map_or(Parts::Pieces(vec![]), |_| Parts::Frame(Bytes::new()));
+        Self { announced, length: 0, state }
+    }
+
+    fn add(&mut self, data: Bytes) -> Result<()> {
+        let (at, announced) = (self.length, self.announced.unwrap_or(0));
+        self.length += data.len();
+        match &mut self.state {
+            Parts::Frame(_) if data.len() >= announced => self.state = Parts::Frame(data),
+            Parts::Frame(first) => {
+                let mut buffer = Buffer::ending_aligned(announced)?;
+                buffer.write(0, first);
+                buffer.write(at, &data);
+                self.state = Parts::Buffer(buffer);
+            }
+            Parts::Buffer(buffer) => buffer.write(at, &data),
+            Parts::Pieces(pieces) => match pieces.last_mut() {
+                Some(last) if data.len() <= last.capacity() - last.len() => last.extend_from_slice(&data),
+                _ => {
+                    let mut piece = Vec::with_capacity(data.len().max(at.clamp(4 << 10, 1 << 20)));
+                    piece.extend_from_slice(&data);
+                    pieces.push(piece);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Bytes> {
+        match self.state {
+            Parts::Frame(frame) => Ok(frame),
+            Parts::Buffer(buffer) => Ok(buffer.freeze()),
+            Parts::Pieces(pieces) => compression::join(&pieces, self.length),
+        }
+    }
 }
 
 fn empty() -> Response<Pieces> {

@@ -3,6 +3,7 @@
 //! Python, and no thread of it ever waits for the interpreter.
 mod binary;
 mod buffer;
+mod compression;
 mod control;
 mod dma;
 mod dtype;
@@ -11,8 +12,11 @@ mod error;
 mod gate;
 mod grpc;
 mod handoff;
+mod health;
 mod http;
+mod message;
 mod models;
+mod paced;
 mod pending;
 mod proto;
 mod python;

@@ -79,7 +79,7 @@ pub(crate) struct Request {
     pub(crate) reply: oneshot::Sender<Result<Reply>>,
     /// Given back with the request.
     #[allow(dead_code)]
-    pub(crate) permit: Permit,
+    pub(crate) permit: Arc<Permit>,
 }
 
 /// What requests must have in common to share a batch.

@@ -1,6 +1,7 @@
 //! The wire as Python sees it: start and stop, models, regions, and the calls that control answers.
 use std::{sync::Arc, time::Duration};
 
+use flate2::Compression;
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*};
 use tokio::{runtime::Runtime, sync::oneshot};
@@ -11,8 +12,11 @@ use crate::{
     gate::Gate,
     handoff::Intake,
     shm, stamps, wire,
-    wire::ClientShm,
+    wire::{ClientShm, Limits, Listener},
 };
+
+/// Threads that compress and decompress, at most.
+const MOST_COMPRESSORS: usize = 8;
 
 /// The `FileDescriptorSet` of `proto/`, serialised.
 #[pyfunction]
@@ -33,18 +37,33 @@ pub(crate) struct Wire {
     runtime: Mutex<Option<Runtime>>,
 }
 
+fn seconds(seconds: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 type RegionRow = (String, String, usize, usize, usize, Option<i32>, String);
 
 #[pymethods]
 impl Wire {
-    /// `client_shm` is "true", "local" or "false"; `threads` 0 chooses by the number of cores.
+    /// `client_shm` is "true", "local" or "false"; times are seconds; `reply_compression` is a level of 0 (none) to 9;
+    /// `threads` 0 chooses by the number of cores.
     #[new]
-    #[pyo3(signature = (*, client_shm, max_requests, max_bytes, stall_secs, threads = 0))]
+    #[pyo3(signature = (
+        *, client_shm, max_requests, max_bytes, stall_secs, max_http_body = i32::MAX as usize, pause_secs = 30.0, idle_secs = 600.0,
+        keepalive_secs = 7200.0, keepalive_timeout_secs = 20.0, reply_compression = 0, threads = 0
+    ))]
+    #[allow(clippy::too_many_arguments)] // they are options, given by name
     fn new(
         client_shm: &str,
         max_requests: usize,
         max_bytes: usize,
         stall_secs: f64,
+        max_http_body: usize,
+        pause_secs: f64,
+        idle_secs: f64,
+        keepalive_secs: f64,
+        keepalive_timeout_secs: f64,
+        reply_compression: u32,
         threads: usize,
     ) -> PyResult<Self> {
         let client_shm = match client_shm {
@@ -57,19 +76,29 @@ impl Wire {
                 )));
             }
         };
+        let limits = Limits {
+            http_body: max_http_body,
+            pause: seconds(pause_secs)?,
+            idle: seconds(idle_secs)?,
+            keepalive: seconds(keepalive_secs)?,
+            keepalive_timeout: seconds(keepalive_timeout_secs)?,
+            reply_compression: (reply_compression > 0).then(|| Compression::new(reply_compression.min(9))),
+        };
         shm::guard_against_truncation();
-        let stall = Duration::try_from_secs_f64(stall_secs)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(if threads == 0 { wire::default_threads() } else { threads })
+            .max_blocking_threads(cores.min(MOST_COMPRESSORS))
             .thread_name("wire")
             .enable_all()
             .build()?;
-        let inner = Arc::new(wire::Wire::new(Gate::new(max_requests, max_bytes), client_shm, stall));
+        let gate = Gate::new(max_requests, max_bytes);
+        let inner = Arc::new(wire::Wire::new(gate, limits, client_shm, seconds(stall_secs)?));
         Ok(Self { inner, runtime: Mutex::new(Some(runtime)) })
     }
 
-    /// Opens a door ("grpc", "http" or "metrics") and returns its port; port 0 takes a free one.
+    /// Opens a door ("grpc", "http" or "metrics") and returns its port; port 0 takes a free one. An address of `unix:/path`
+    /// has none, and 0 is returned.
     fn listen(&self, door: &str, address: &str, port: u16) -> PyResult<u16> {
         let door = match door {
             "grpc" => Door::Grpc,
@@ -81,8 +110,8 @@ impl Wire {
         };
         let runtime = self.runtime.lock();
         let runtime = runtime.as_ref().ok_or_else(|| PyValueError::new_err("the wire is closed"))?;
-        let listener = wire::bind(runtime, door, address, port)?;
-        let port = listener.local_addr()?.port();
+        let listener = Listener::bind(runtime, door, address, port)?;
+        let port = listener.port();
         runtime.spawn(wire::accept(self.inner.clone(), door, listener));
         Ok(port)
     }

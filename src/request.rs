@@ -21,6 +21,7 @@ pub(crate) struct Ticket {
     number: u64,
     answer: oneshot::Receiver<Result<Reply>>,
     answered: bool,
+    permit: Arc<Permit>,
 }
 
 impl Ticket {
@@ -33,6 +34,11 @@ impl Ticket {
                 Err(Error::new(Kind::Internal, "the request was dropped without an answer"))
             })
         })
+    }
+
+    /// What the request and its reply are booked on.
+    pub(crate) fn permit(&self) -> Arc<Permit> {
+        self.permit.clone()
     }
 
     pub(crate) fn intake(&self) -> &Arc<Intake> {
@@ -52,16 +58,18 @@ impl Drop for Ticket {
 ///
 /// # Errors
 /// One for each thing that a client can get wrong, with Triton's kinds and key words.
-pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Permit) -> Result<Ticket> {
+pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Arc<Permit>) -> Result<Ticket> {
     let received = now();
     let id = std::mem::take(&mut envelope.id);
     let checked = check(wire, &mut envelope, local);
     let (intake, checked) = checked.map_err(|error| error.of_request(&id))?;
     let (reply, answer) = oneshot::channel();
     let Checked { key, rows, inputs, outputs } = checked;
-    let request = Request { ticket: 0, id, rows, inputs, outputs, received, queued: now(), reply, permit };
+    let held = permit.clone();
+    let request =
+        Request { ticket: 0, id, rows, inputs, outputs, received, queued: now(), reply, permit: held };
     let number = intake.push(key, request)?;
-    Ok(Ticket { intake, number, answer, answered: false })
+    Ok(Ticket { intake, number, answer, answered: false, permit })
 }
 
 struct Checked {

@@ -1,6 +1,8 @@
 //! What both doors share, and the threads that run them.
 use std::{
+    io,
     net::{IpAddr, SocketAddr},
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{
@@ -11,24 +13,41 @@ use std::{
     time::Duration,
 };
 
+use flate2::Compression;
 use parking_lot::RwLock;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    runtime::Runtime,
     sync::watch,
 };
 
 use crate::{
     control::{Control, Door},
-    error::{Error, Kind, Result},
+    error::{Error, Result},
     gate::Gate,
     grpc, http,
     models::Models,
+    paced::Paced,
     shm::Regions,
     stamps::now,
 };
 
-/// How long a client may pause in the middle of a message, or take for its first words.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How much a client may send, and how long it may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of an HTTP body, and of what it decompresses to.
+    pub(crate) http_body: usize,
+    /// A pause in the middle of a message or a reply, or for the first words of a gRPC connection.
+    pub(crate) pause: Duration,
+    /// How long a connection may have no call.
+    pub(crate) idle: Duration,
+    /// Time between two pings of a gRPC connection, and for the answer to one.
+    pub(crate) keepalive: Duration,
+    pub(crate) keepalive_timeout: Duration,
+    /// How gRPC replies are compressed for clients that accept it; `None`: they are not.
+    pub(crate) reply_compression: Option<Compression>,
+}
 
 /// Who may register regions and refer to them (`--allow-client-shm`).
 #[derive(Clone, Copy, PartialEq)]
@@ -44,6 +63,7 @@ pub(crate) struct Wire {
     pub(crate) gate: Arc<Gate>,
     pub(crate) control: Control,
     pub(crate) client_shm: ClientShm,
+    pub(crate) limits: Limits,
     pub(crate) stall_ns: u64,
     /// Why the server is not ready; `None` when it is.
     unready: RwLock<Option<String>>,
@@ -54,13 +74,14 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(gate: Gate, client_shm: ClientShm, stall: Duration) -> Self {
+    pub(crate) fn new(gate: Gate, limits: Limits, client_shm: ClientShm, stall: Duration) -> Self {
         Self {
             models: Models::default(),
             regions: Regions::default(),
             gate: Arc::new(gate),
             control: Control::default(),
             client_shm,
+            limits,
             stall_ns: u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX),
             unready: RwLock::new(Some("models are loading".into())),
             stopping: AtomicBool::new(false),
@@ -110,47 +131,110 @@ impl Wire {
     pub(crate) fn say_goodbye(&self) {
         self.goodbye.send_replace(true);
     }
+
+    /// Returns when connections shall end.
+    pub(crate) async fn leaving(&self) {
+        told(&mut self.goodbye.subscribe()).await;
+    }
 }
 
-/// Binds `address` now, so that a taken port is an error of the start.
-///
-/// # Errors
-/// `Unavailable` with the operating system's reason.
-pub(crate) fn bind(
-    runtime: &tokio::runtime::Runtime,
-    door: Door,
-    address: &str,
-    port: u16,
-) -> Result<TcpListener> {
-    let failed = |error: &dyn std::fmt::Display| {
-        Error::new(
-            Kind::Unavailable,
-            format!("cannot listen on {address}:{port} for {}: {error}", door.name()),
-        )
-    };
-    let ip: IpAddr = address
-        .trim_matches(['[', ']'])
-        .parse()
-        .or_else(|_| resolve(address))
-        .map_err(|error| failed(&error))?;
-    runtime.block_on(TcpListener::bind((ip, port))).map_err(|error| failed(&error))
+/// Where a door listens: a port, or a socket of the file system.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
 }
 
-fn resolve(host: &str) -> std::io::Result<IpAddr> {
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Listener {
+    /// Binds `address` now, so that a taken one is an error of the start. `unix:/path` and `unix:///path` are sockets of the
+    /// file system, as gRPC writes them; they have no port.
+    ///
+    /// # Errors
+    /// `Unavailable` with the operating system's reason.
+    pub(crate) fn bind(runtime: &Runtime, door: Door, address: &str, port: u16) -> Result<Self> {
+        let _inside = runtime.enter();
+        match address.strip_prefix("unix:") {
+            Some(path) => {
+                let path = PathBuf::from(path.strip_prefix("//").unwrap_or(path));
+                bind_path(&path).map(|listener| Self::Unix(listener, path))
+            }
+            None => {
+                resolve(address).and_then(|ip| runtime.block_on(TcpListener::bind((ip, port)))).map(Self::Tcp)
+            }
+        }
+        .map_err(|error| {
+            let place =
+                if address.starts_with("unix:") { address.into() } else { format!("{address}:{port}") };
+            Error::unavailable(format!("cannot listen on {place} for {}: {error}", door.name()))
+        })
+    }
+
+    /// 0 for a socket of the file system.
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map_or(0, |address| address.port()),
+            Self::Unix(..) => 0,
+        }
+    }
+
+    /// The next connection, and whether its peer is on this host.
+    async fn accept(&self) -> io::Result<(Stream, bool)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                let local = is_local(&stream, peer);
+                let _ = stream.set_nodelay(true);
+                Ok((Stream::Tcp(stream), local))
+            }
+            Self::Unix(listener, _) => {
+                listener.accept().await.map(|(stream, _)| (Stream::Unix(stream), true))
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Self::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A socket that a dead server left behind is replaced; one that somebody answers is not.
+fn bind_path(path: &Path) -> io::Result<UnixListener> {
+    let dead = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    if std::os::unix::net::UnixStream::connect(path).is_err_and(dead) {
+        std::fs::remove_file(path)?;
+    }
+    UnixListener::bind(path)
+}
+
+fn resolve(host: &str) -> io::Result<IpAddr> {
+    if let Ok(ip) = host.trim_matches(['[', ']']).parse() {
+        return Ok(ip);
+    }
     let mut found = std::net::ToSocketAddrs::to_socket_addrs(&(host, 0))?;
-    found.next().map(|address| address.ip()).ok_or_else(|| std::io::Error::other("the name has no address"))
+    found.next().map(|address| address.ip()).ok_or_else(|| io::Error::other("the name has no address"))
 }
 
 /// Accepts connections until goodbye; each one is a task of its own.
-pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: TcpListener) {
+pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: Listener) {
     let mut goodbye = wire.goodbye.subscribe();
     loop {
         tokio::select! {
             () = told(&mut goodbye) => return,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => {
+                Ok((stream, local)) => {
                     wire.connections.fetch_add(1, AcqRel);
-                    tokio::spawn(converse(wire.clone(), door, stream, peer));
+                    match stream {
+                        Stream::Tcp(stream) => tokio::spawn(converse(wire.clone(), door, stream, local)),
+                        Stream::Unix(stream) => tokio::spawn(converse(wire.clone(), door, stream, local)),
+                    };
                 }
                 // Out of descriptors, most likely: let some connections end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -164,11 +248,13 @@ pub(crate) async fn told(goodbye: &mut watch::Receiver<bool>) {
     let _ = goodbye.wait_for(|&said| said).await;
 }
 
-async fn converse(wire: Arc<Wire>, door: Door, stream: TcpStream, peer: SocketAddr) {
+async fn converse<S>(wire: Arc<Wire>, door: Door, stream: S, local: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let _leave = Leave(wire.clone());
-    let local = is_local(&stream, peer);
-    let _ = stream.set_nodelay(true);
     let goodbye = wire.goodbye.subscribe();
+    let stream = Paced::new(stream, wire.limits.pause);
     match door {
         Door::Grpc => grpc::serve(wire, stream, local, goodbye).await,
         Door::Http | Door::Metrics => http::serve(wire, door, stream, local, goodbye).await,

@@ -69,7 +69,13 @@ def _show(models: Sequence[ServedVersion], ports: Ports, options: ServerOptions)
         table.add_row(served.name, str(served.version), f"[{colour}]{served.state}[/]", served.reason)
     console.print(table if models else "No models in the repository.")
     console.print(
-        f"Serving HTTP on {options.http_address}:{ports.http}, gRPC on {options.grpc_address}:{ports.grpc}, "
-        f"metrics on {options.metrics_address or options.http_address}:{ports.metrics}",
+        f"Serving HTTP on {_place(options.http_address, ports.http)}, "
+        f"gRPC on {_place(options.grpc_address, ports.grpc)}, "
+        f"metrics on {_place(options.metrics_address or options.http_address, ports.metrics)}",
         highlight=False,
     )
+
+
+def _place(address: str, port: int) -> str:
+    """As a client writes it; a socket of the file system has no port."""
+    return f"{address}:{port}" if port else address

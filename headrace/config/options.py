@@ -13,6 +13,7 @@ from typing import Any, Literal
 from headrace.config.pbtxt import ConfigRules
 
 ClientShm = Literal["local", "true", "false"]
+CompressionLevel = Literal["none", "low", "medium", "high"]
 
 
 def _option(default: Any, text: str, **limits: Any) -> Any:
@@ -26,8 +27,18 @@ class ServerOptions:
     model_repository: tuple[Path, ...] = _option((), "Directory of models, as the positional MODELS. Repeatable.")
     http_address: str = _option("0.0.0.0", "Address of the HTTP door.")
     http_port: int = _option(8000, "Port of the HTTP door; 0 takes a free one.", min=0, max=65535)
-    grpc_address: str = _option("0.0.0.0", "Address of the gRPC door.")
+    http_max_input_size: int = _option(
+        2**31 - 1, "Bytes of an HTTP body, also of what it decompresses to; by default as many as gRPC carries.", min=1
+    )
+    grpc_address: str = _option("0.0.0.0", "Address of the gRPC door; unix:/path is a socket without a port.")
     grpc_port: int = _option(8001, "Port of the gRPC door; 0 takes a free one.", min=0, max=65535)
+    grpc_infer_response_compression_level: CompressionLevel = _option(
+        "none", "How hard gRPC replies are compressed for clients that accept gzip or deflate."
+    )
+    grpc_keepalive_time: int = _option(7_200_000, "Milliseconds between two pings of a gRPC connection.", min=1)
+    grpc_keepalive_timeout: int = _option(
+        20_000, "Milliseconds after which a connection that leaves a ping unanswered is closed.", min=1
+    )
     metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
     metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)
     log_verbose: int = _option(0, "0 logs one line per event; 1 and more also what each decision was.", min=0)
@@ -37,6 +48,12 @@ class ServerOptions:
     )
     strict_readiness: bool = _option(True, "Ready only while every model is; otherwise as soon as none loads.")
     stall_secs: float = _option(60.0, "Ready turns false when an instance holds a batch for longer.", min=0.1)
+    client_pause_secs: float = _option(
+        30.0, "A client that pauses for longer within a message, or while it takes a reply, is given up.", min=0.01
+    )
+    idle_timeout_secs: float = _option(
+        600.0, "A connection without a request is closed after this time; over gRPC before twice of it.", min=0.01
+    )
     max_in_flight_requests: int = _option(100_000, "More requests than this are refused at once.", min=1)
     max_in_flight_bytes: int = _option(8 << 30, "Messages of more bytes than this in sum are refused at once.", min=1)
     disable_auto_complete_config: bool = _option(

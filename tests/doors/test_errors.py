@@ -211,7 +211,6 @@ def test_http_paths_and_methods(server: RunningServer) -> None:
     assert post(server, "/v2/models/echo", b"")[0] == 405
     assert post(server, "/v2/models/echo/generate", b"{}") == (501, "Generate is not served yet")
     assert post(server, "/v2/repository/models/echo/load", b"{}") == (501, "RepositoryModelLoad is not served yet")
-    assert post(server, "/v2/models/echo/infer", infer_json(), {"Content-Encoding": "gzip"})[0] == 501
 
 
 def call_rpc(server: RunningServer, method: str, message: bytes) -> grpc.RpcError:
