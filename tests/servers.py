@@ -59,8 +59,9 @@ def start_headrace(repository: Path, log: Path, *options: str) -> RunningServer:
     command = [sys.executable, "-m", "headrace", "serve", str(repository), *ports, *options]
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
-    line = wait_for_line(process, log, r"Serving HTTP on \S+:(\d+), gRPC on \S+:(\d+), metrics on \S+:(\d+)")
-    http, grpc, metrics = (int(port) for port in line.groups())
+    place = r"(?:unix:\S+|\S+:(\d+))"  # a socket of the file system has no port
+    line = wait_for_line(process, log, f"Serving HTTP on {place}, gRPC on {place}, metrics on {place}")
+    http, grpc, metrics = (int(port or 0) for port in line.groups())
     return RunningServer(process, http, grpc, metrics, log)
 
 

@@ -14,7 +14,8 @@ import tritonclient.grpc as grpcclient
 from tests import models
 from tests.servers import RunningServer
 
-ATTACKS = sorted(path.stem for path in Path("attacks").glob("*.py") if path.stem not in ("__init__", "story"))
+SHARED = ("__init__", "story", "http2")
+ATTACKS = sorted(path.stem for path in Path("attacks").glob("*.py") if path.stem not in SHARED)
 
 
 @pytest.fixture(scope="module")
