@@ -24,6 +24,7 @@ mod python;
 mod request;
 mod shm;
 mod stamps;
+mod threads;
 mod wire;
 
 #[pyo3::pymodule]

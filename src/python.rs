@@ -4,19 +4,18 @@ use std::{sync::Arc, time::Duration};
 use flate2::Compression;
 use parking_lot::Mutex;
 use pyo3::{exceptions::PyValueError, prelude::*};
-use tokio::{runtime::Runtime, sync::oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     control::{self, Door, Subject},
     error::{Error, Kind, Result},
     gate::Gate,
     handoff::Intake,
-    shm, stamps, wire,
+    shm, stamps,
+    threads::Threads,
+    wire,
     wire::{ClientShm, Limits, Listener},
 };
-
-/// Threads that compress and decompress, at most.
-const MOST_COMPRESSORS: usize = 8;
 
 /// The `FileDescriptorSet` of `proto/`, serialised.
 #[pyfunction]
@@ -34,7 +33,7 @@ pub(crate) fn now() -> u64 {
 #[pyclass(frozen, module = "headrace._wire")]
 pub(crate) struct Wire {
     inner: Arc<wire::Wire>,
-    runtime: Mutex<Option<Runtime>>,
+    threads: Mutex<Option<Threads>>,
 }
 
 fn seconds(seconds: f64) -> PyResult<Duration> {
@@ -85,16 +84,10 @@ impl Wire {
             reply_compression: (reply_compression > 0).then(|| Compression::new(reply_compression.min(9))),
         };
         shm::guard_against_truncation();
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(if threads == 0 { wire::default_threads() } else { threads })
-            .max_blocking_threads(cores.min(MOST_COMPRESSORS))
-            .thread_name("wire")
-            .enable_all()
-            .build()?;
+        let threads = Threads::start(threads)?;
         let gate = Gate::new(max_requests, max_bytes);
-        let inner = Arc::new(wire::Wire::new(gate, limits, client_shm, seconds(stall_secs)?));
-        Ok(Self { inner, runtime: Mutex::new(Some(runtime)) })
+        let inner = Arc::new(wire::Wire::new(gate, limits, client_shm, seconds(stall_secs)?, threads.bulk()));
+        Ok(Self { inner, threads: Mutex::new(Some(threads)) })
     }
 
     /// Opens a door ("grpc", "http" or "metrics") and returns its port; port 0 takes a free one. An address of `unix:/path`
@@ -108,8 +101,9 @@ impl Wire {
                 return Err(PyValueError::new_err(format!("a door is grpc, http or metrics, not {other}")));
             }
         };
-        let runtime = self.runtime.lock();
-        let runtime = runtime.as_ref().ok_or_else(|| PyValueError::new_err("the wire is closed"))?;
+        let threads = self.threads.lock();
+        let threads = threads.as_ref().ok_or_else(|| PyValueError::new_err("the wire is closed"))?;
+        let runtime = threads.doors();
         let listener = Listener::bind(runtime, door, address, port)?;
         let port = listener.port();
         runtime.spawn(wire::accept(self.inner.clone(), door, listener));
@@ -241,8 +235,8 @@ impl Wire {
     /// Ends the threads of the doors.
     fn close(&self, py: Python<'_>) {
         self.inner.control.close();
-        if let Some(runtime) = self.runtime.lock().take() {
-            py.detach(|| runtime.shutdown_timeout(Duration::from_secs(1)));
+        if let Some(threads) = self.threads.lock().take() {
+            py.detach(|| threads.stop());
         }
     }
 }

@@ -3,6 +3,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
+    pin::Pin,
     sync::{
         Arc,
         atomic::{
@@ -18,8 +19,8 @@ use parking_lot::RwLock;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    runtime::Runtime,
-    sync::watch,
+    runtime::{Handle, Runtime},
+    sync::{Notify, watch},
 };
 
 use crate::{
@@ -65,6 +66,8 @@ pub(crate) struct Wire {
     pub(crate) control: Control,
     pub(crate) client_shm: ClientShm,
     pub(crate) limits: Limits,
+    /// Threads for connections with big messages.
+    bulk: Handle,
     pub(crate) stall_ns: u64,
     /// Why the server is not ready; `None` when it is.
     unready: RwLock<Option<String>>,
@@ -75,7 +78,13 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(gate: Gate, limits: Limits, client_shm: ClientShm, stall: Duration) -> Self {
+    pub(crate) fn new(
+        gate: Gate,
+        limits: Limits,
+        client_shm: ClientShm,
+        stall: Duration,
+        bulk: Handle,
+    ) -> Self {
         Self {
             models: Models::default(),
             regions: Regions::default(),
@@ -83,6 +92,7 @@ impl Wire {
             control: Control::default(),
             client_shm,
             limits,
+            bulk,
             stall_ns: u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX),
             unready: RwLock::new(Some("models are loading".into())),
             stopping: AtomicBool::new(false),
@@ -255,12 +265,18 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let _leave = Leave(wire.clone());
-    let goodbye = wire.goodbye.subscribe();
-    let stream = Paced::new(stream, wire.limits.pause);
-    match door {
-        Door::Grpc => grpc::serve(wire, stream, local, goodbye).await,
-        Door::Http | Door::Metrics => http::serve(wire, door, stream, local, goodbye).await,
+    let (goodbye, big, bulk) = (wire.goodbye.subscribe(), Arc::new(Notify::new()), wire.bulk.clone());
+    let stream = Paced::new(stream, wire.limits.pause, big.clone());
+    let mut conversation: Pin<Box<dyn Future<Output = ()> + Send>> = match door {
+        Door::Grpc => Box::pin(grpc::serve(wire, stream, local, goodbye)),
+        Door::Http | Door::Metrics => Box::pin(http::serve(wire, door, stream, local, goodbye)),
+    };
+    tokio::select! {
+        biased;
+        () = &mut conversation => return,
+        () = big.notified() => {}
     }
+    let _ = bulk.spawn(conversation).await; // an error is a panic there, which costs this connection
 }
 
 /// The peer is on this host: loopback, or one of the host's own addresses at both ends.
@@ -277,11 +293,4 @@ impl Drop for Leave {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, AcqRel);
     }
-}
-
-/// Threads for the doors: one for every 16 cores, at most four. One thread carries over 30,000 requests/s, and the more of
-/// its connections a thread polls at once the less each request costs (68 us of CPU with four threads, 53 us with one).
-pub(crate) fn default_threads() -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    (cores / 16).clamp(1, 4)
 }
