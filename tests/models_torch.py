@@ -53,18 +53,10 @@ def script(repository: Path, name: str, module: torch.nn.Module, config: str) ->
 def export(repository: Path, name: str, module: torch.nn.Module, config: str, example: torch.Tensor) -> None:
     """As an exported program with a free batch dimension."""
     directory = models.write_config(repository, name, PLATFORM + config)
-    torch.export.save(_exported(module, example), str(directory / "model.pt2"))
-
-
-def package(repository: Path, name: str, module: torch.nn.Module, config: str, example: torch.Tensor) -> None:
-    """Compiled ahead of time, for the device of the example."""
-    directory = models.write_config(repository, name, PLATFORM + config)
-    exported = _exported(module.to(example.device), example)
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(directory / "model.pt2"))
-
-
-def _exported(module: torch.nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
-    return torch.export.export(module.eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch", max=64)},))
+    dynamic = ({0: torch.export.Dim("batch", max=64)},)
+    torch.export.save(
+        torch.export.export(module.eval(), (example,), dynamic_shapes=dynamic), str(directory / "model.pt2")
+    )
 
 
 def sides(inputs: dict[str, list[int]], outputs: dict[str, list[int]], max_batch: int, dtype: str = "FP32") -> str:

@@ -1,7 +1,7 @@
 """A client that keeps nothing: several processes with ready-made requests, for what perf_analyzer cannot measure.
 
-perf_analyzer keeps every answer that comes in a message until its memory is full, and all its requests share one input and
-one output of a region. Here each request in flight has its own, and an answer is thrown away once it is counted.
+perf_analyzer keeps every answer that comes in a message until its memory is full, and all its requests share one input
+and one output of a region. Here each request in flight has its own, and an answer is thrown away once it is counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """What a PyTorch model file holds, opened for one device.
 
-`model.pt` is TorchScript. `model.pt2` is an exported program (`torch.export.save`) or a package that AOTInductor
-compiled ahead of time (`torch._inductor.aoti_compile_and_package`). None of them runs operator by operator in Python
-when it serves: TorchScript and packages are compiled, an exported program is captured in a CUDA graph, or traced on
-the CPU.
+`model.pt` is TorchScript, `model.pt2` an exported program (`torch.export.save`). Neither runs operator by operator in
+Python when it serves: TorchScript is compiled, an exported program is captured in a CUDA graph, or traced on the CPU.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a TorchScript file's weights are kept. Exported programs and packages have decided."""
+    """How a TorchScript file's weights are kept; an exported program has decided whether they are half."""
 
     half: bool
     channels_last: bool
@@ -46,7 +44,9 @@ def open_program(torch: Any, path: Path, device: str, layout: Layout) -> Program
     Raises:
         ConfigError: when PyTorch cannot.
     """
-    opened = _open_script if path.suffix != ".pt2" else _open_package if _is_package(path) else _open_exported
+    if path.suffix == ".pt2" and _is_package(path):
+        raise ConfigError(f"{path} is a package that AOTInductor compiled, which is not served yet; export the program")
+    opened = _open_exported if path.suffix == ".pt2" else _open_script
     try:
         return opened(torch, path, device, layout)
     except Exception as error:
@@ -62,30 +62,21 @@ def _open_script(torch: Any, path: Path, device: str, layout: Layout) -> Program
 
 
 def _open_exported(torch: Any, path: Path, device: str, layout: Layout) -> Program:
+    from torch.export.passes import move_to_device_pass
+
     exported = torch.export.load(str(path))
     arguments = tuple(exported.graph_signature.user_inputs)
     if device == "cpu":
         return Program(arguments, _Traced(torch, exported.module()), is_compiled=True)
-    exported = torch.export.passes.move_to_device_pass(exported, device)
+    exported = move_to_device_pass(exported, device)
     module = exported.module()
     module = module.to(memory_format=torch.channels_last) if layout.channels_last else module
     return Program(arguments, module, is_compiled=False)
 
 
-def _open_package(torch: Any, path: Path, device: str, layout: Layout) -> Program:
-    del layout
-    from torch._inductor import aoti_load_package
-
-    index = int(device.rpartition(":")[2]) if device != "cpu" else -1
-    package = aoti_load_package(str(path), device_index=index)
-    made_for = package.get_metadata().get("AOTI_DEVICE_KEY", "cuda")
-    if made_for != device.partition(":")[0]:
-        raise ConfigError(f"it was compiled for {made_for}")
-    del torch
-    return Program((), package, is_compiled=True)
-
-
 def _is_package(path: Path) -> bool:
+    if not zipfile.is_zipfile(path):
+        return False
     with zipfile.ZipFile(path) as archive:
         return any("aotinductor" in name for name in archive.namelist())
 

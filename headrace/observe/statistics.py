@@ -1,4 +1,4 @@
-"""The statistics extension: the wire's sums as `ModelStatistics`.
+"""The statistics extension: the wire's sums as `ModelStatistics`. `docs/statistics.md` says what each number means.
 
 Durations are nanoseconds. *queue* ends when an instance takes the request, *compute_input* when its tensors
 are placed, *compute_infer* when the model is done, *compute_output* when the answers are handed to the wire.

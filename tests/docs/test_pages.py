@@ -13,6 +13,8 @@ PAGES = [
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "docs/statistics.md",
+    "benchmarks/gpu/README.md",
     "examples/demo/README.md",
     "attacks/README.md",
 ]

@@ -128,23 +128,3 @@ def test_what_is_wrong_with_a_model_is_said(client, kind: str) -> None:
     else:
         with pytest.raises(Exception, match="returns no 'product', but"):
             asked(client, "lacking", {"left": LEFT, "right": RIGHT})
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_a_package_that_was_compiled_ahead_of_time(start, tmp_path_factory) -> None:
-    repository = tmp_path_factory.mktemp("models")
-    example = torch.randn(4, *IMAGE, device="cuda")
-    models.package(
-        repository, "package", models.Convolution(), CONVOLVED + "instance_group { kind: KIND_GPU }", example
-    )
-    models.package(
-        repository, "elsewhere", models.Convolution(), CONVOLVED + "instance_group { kind: KIND_CPU }", example
-    )
-    server = start(repository, "--strict-readiness=false")
-    images = np.random.default_rng(1).standard_normal((3, *IMAGE), dtype=np.float32)
-    with grpcclient.InferenceServerClient(server.grpc) as client:
-        expected = models.Convolution()(torch.from_numpy(images)).detach().numpy()
-        np.testing.assert_allclose(asked(client, "package", {"x": images}).as_numpy("y"), expected, rtol=0, atol=1e-2)
-        reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
-        assert "it was compiled for cuda" in reasons["elsewhere"]
