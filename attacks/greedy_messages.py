@@ -13,8 +13,8 @@ from tritonclient.grpc import service_pb2
 
 from attacks.story import Victim, exchange, tell
 
-ANNOUNCED = 1_900_000_000
-"""Just under the limit of bytes in flight of the server under attack."""
+ANNOUNCED = 1_700_000_000
+"""Just under what large messages may hold of the bytes in flight of the server under attack."""
 
 
 def attack(victim: Victim) -> None:

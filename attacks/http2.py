@@ -71,6 +71,11 @@ class Connection:
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def greet(self) -> None:
+        """Takes the server's settings; before that they do not hold, its windows among them."""
+        self.receive_until(SETTINGS)
+        self.send(frame(SETTINGS, ACK, 0, b""))
+
     def receive(self) -> tuple[int, int, int, bytes] | None:
         """The next frame as kind, flags, stream, payload; `None` when the server has closed."""
         head = self._exactly(9)

@@ -20,10 +20,10 @@ struct RequestJson<'a> {
     #[serde(default)]
     id: String,
     #[serde(default)]
-    parameters: Map<String, Value>,
-    #[serde(borrow)]
+    parameters: crate::bounds::Parameters,
+    #[serde(borrow, deserialize_with = "crate::bounds::list")]
     inputs: Vec<InputJson<'a>>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::bounds::list")]
     outputs: Vec<OutputJson>,
 }
 
@@ -31,9 +31,10 @@ struct RequestJson<'a> {
 struct InputJson<'a> {
     name: String,
     datatype: String,
+    #[serde(deserialize_with = "crate::bounds::list")]
     shape: Vec<i64>,
     #[serde(default)]
-    parameters: Map<String, Value>,
+    parameters: crate::bounds::Parameters,
     #[serde(borrow)]
     data: Option<&'a RawValue>,
 }
@@ -42,7 +43,7 @@ struct InputJson<'a> {
 struct OutputJson {
     name: String,
     #[serde(default)]
-    parameters: Map<String, Value>,
+    parameters: crate::bounds::Parameters,
 }
 
 /// Which outputs the client wants as binary.

@@ -8,6 +8,10 @@ use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
+/// Bytes of a request that still counts as small. An eighth of the limit is for such: those who send or ask for much, and those
+/// who do not read what they asked for, cannot shut out all others.
+const SMALL: usize = 64 << 10;
+
 pub(crate) struct Gate {
     requests: AtomicUsize,
     bytes: AtomicUsize,
@@ -52,13 +56,18 @@ impl Gate {
     /// # Errors
     /// `Unavailable` ("overloaded").
     pub(crate) fn check_announced(&self, bytes: usize) -> Result<()> {
-        if bytes > self.max_bytes { Err(self.too_many_bytes()) } else { Ok(()) }
+        if bytes > self.limit(bytes) { Err(self.too_many_bytes()) } else { Ok(()) }
+    }
+
+    /// How many bytes may be in flight for one more request of this size.
+    fn limit(&self, bytes: usize) -> usize {
+        if bytes <= SMALL { self.max_bytes } else { self.max_bytes - self.max_bytes / 8 }
     }
 
     fn too_many_bytes(&self) -> Error {
         let max = self.max_bytes;
         Error::unavailable(format!(
-            "server is overloaded: requests in flight hold over {max} bytes (--max-in-flight-bytes)"
+            "server is overloaded: requests in flight hold over {max} bytes (--max-in-flight-bytes, an eighth of which is for small ones)"
         ))
     }
 }
@@ -69,9 +78,9 @@ impl Permit {
     /// # Errors
     /// `Unavailable` ("overloaded") when the bytes in flight would pass their limit.
     pub(crate) fn grow(&self, bytes: usize) -> Result<()> {
-        self.bytes.fetch_add(bytes, Relaxed);
+        let own = self.bytes.fetch_add(bytes, Relaxed) + bytes;
         let held = self.gate.bytes.fetch_add(bytes, Relaxed).saturating_add(bytes);
-        if held > self.gate.max_bytes { Err(self.gate.too_many_bytes()) } else { Ok(()) }
+        if held > self.gate.limit(own) { Err(self.gate.too_many_bytes()) } else { Ok(()) }
     }
 
     /// Bytes that came are let go of while the request goes on.
@@ -80,10 +89,10 @@ impl Permit {
         self.gate.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// The message has been answered: from now on its reply is what is held. It is there, so it is never refused.
-    fn turn_into(&self, reply: usize) {
+    /// The message has been answered: from now on its reply is what is held.
+    fn turn_into(&self, reply: usize) -> Result<()> {
         self.shrink(self.bytes.load(Relaxed));
-        let _ = self.grow(reply);
+        self.grow(reply)
     }
 }
 
@@ -95,11 +104,16 @@ impl Drop for Permit {
 }
 
 /// Ties a permit to the last piece of a reply, so that it is given back when the transport has written it.
-pub(crate) fn hold_until_written(permit: Arc<Permit>, pieces: &mut [Bytes]) {
-    permit.turn_into(pieces.iter().map(Bytes::len).sum());
+///
+/// # Errors
+/// `Unavailable` ("overloaded") when the bytes in flight, replies that clients did not read yet among them, would pass their
+/// limit.
+pub(crate) fn hold_until_written(permit: Arc<Permit>, pieces: &mut [Bytes]) -> Result<()> {
+    permit.turn_into(pieces.iter().map(Bytes::len).sum())?;
     if let Some(last) = pieces.last_mut() {
         *last = Bytes::from_owner(Unwritten { bytes: std::mem::take(last), permit });
     }
+    Ok(())
 }
 
 struct Unwritten {
@@ -137,11 +151,20 @@ mod tests {
     }
 
     #[test]
+    fn the_last_eighth_is_for_small_requests() {
+        let gate = Arc::new(Gate::new(10, 800 << 10));
+        let large = enter(&gate, 700 << 10).ok();
+        assert!(large.is_some() && enter(&gate, SMALL + 1).is_err());
+        let small = enter(&gate, SMALL).ok();
+        assert!(small.is_some() && enter(&gate, SMALL).is_err());
+    }
+
+    #[test]
     fn a_reply_is_booked_until_its_last_byte_is_dropped() {
         let gate = Arc::new(Gate::new(1, 100));
         let permit = enter(&gate, 60).ok().unwrap();
         let mut pieces = [Bytes::from_static(&[0; 70]), Bytes::from_static(&[0; 30])];
-        hold_until_written(permit, &mut pieces);
+        assert!(hold_until_written(permit, &mut pieces).is_ok());
         let [first, mut last] = pieces;
         drop(first);
         let tail = last.split_off(29);

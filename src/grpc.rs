@@ -25,6 +25,7 @@ use tokio::{
 };
 
 use crate::{
+    bounds,
     control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
     health,
@@ -237,6 +238,7 @@ async fn infer(
 
 async fn receive(wire: &Wire, headers: &HeaderMap, body: &mut RecvStream, local: bool) -> Result<Ticket> {
     let (message, permit) = message::read(headers, body, wire, MAX_MESSAGE).await?;
+    permit.grow(bounds::check_message(&message)?)?;
     admit(wire, proto::decode(message)?, local, permit)
 }
 

@@ -225,7 +225,7 @@ async fn infer(
         pieces = vec![compression::pack(coding, Compression::fast(), pieces).await?];
     }
     let kind = if json_length.is_some() { "application/octet-stream" } else { "application/json" };
-    let mut response = reply_of(pieces, ticket.permit(), kind);
+    let mut response = reply_of(pieces, ticket.permit(), kind)?;
     let headers = response.headers_mut();
     if let Some(coding) = coding {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.name()));
@@ -237,11 +237,11 @@ async fn infer(
 }
 
 /// A reply that is booked until it is written.
-fn reply_of(mut pieces: Vec<Bytes>, permit: Arc<Permit>, kind: &'static str) -> Response<Pieces> {
-    hold_until_written(permit, &mut pieces);
+fn reply_of(mut pieces: Vec<Bytes>, permit: Arc<Permit>, kind: &'static str) -> Result<Response<Pieces>> {
+    hold_until_written(permit, &mut pieces)?;
     let mut response = Response::new(Pieces::new(pieces));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    response
+    Ok(response)
 }
 
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>> {
@@ -268,7 +268,7 @@ async fn control(
     wire.control.push(Call { door, verb, subject, payload, local, answer })?;
     let body = reply.await.unwrap_or_else(|_| Err(Error::unavailable("Server is stopping")))?;
     let kind = if door == Door::Metrics { "text/plain; charset=utf-8" } else { "application/json" };
-    Ok(reply_of(vec![body], permit, kind))
+    reply_of(vec![body], permit, kind)
 }
 
 /// The whole body, decompressed: the one frame it came in, or assembled by one copy.

@@ -3,6 +3,7 @@
 //! Python, and no thread of it ever waits for the interpreter.
 mod authority;
 mod binary;
+mod bounds;
 mod buffer;
 mod compression;
 mod control;

@@ -147,6 +147,14 @@ impl Outgoing {
         Self { pieces: vec![prefixed(message)], permit: None, coding: None }
     }
 
+    /// Booked until it is written.
+    fn held(mut self) -> Result<Self> {
+        if let Some(permit) = self.permit.take() {
+            hold_until_written(permit, &mut self.pieces)?;
+        }
+        Ok(self)
+    }
+
     /// The message compressed, if the client understands that.
     ///
     /// # Errors
@@ -168,7 +176,7 @@ pub(crate) async fn send(respond: &mut SendResponse<Bytes>, outcome: Result<Outg
     let mut response = Response::new(());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    match outcome {
+    match outcome.and_then(Outgoing::held) {
         Err(error) => {
             if error.kind == Kind::Unsupported {
                 headers.insert(ACCEPT_ENCODING, ACCEPTED);
@@ -176,14 +184,11 @@ pub(crate) async fn send(respond: &mut SendResponse<Bytes>, outcome: Result<Outg
             headers.extend(trailers(error.kind.grpc(), &error.message));
             let _ = respond.send_response(response, true);
         }
-        Ok(Outgoing { mut pieces, permit, coding }) => {
+        Ok(Outgoing { pieces, coding, .. }) => {
             if let Some(coding) = coding {
                 headers.insert(ENCODING, HeaderValue::from_static(coding.name()));
             }
             let Ok(mut stream) = respond.send_response(response, false) else { return };
-            if let Some(permit) = permit {
-                hold_until_written(permit, &mut pieces);
-            }
             for piece in pieces {
                 if send_piece(&mut stream, piece, pause).await.is_none() {
                     return stream.send_reset(Reason::CANCEL);

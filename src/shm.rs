@@ -29,6 +29,10 @@ use crate::error::{Error, Kind, Result};
 /// Keys that Triton's Python backend keeps for itself.
 const RESERVED_PREFIX: &str = "triton_python_backend_shm_region_";
 
+/// Regions that may be registered at a time, and bytes of a name: a client may forget to unregister.
+const MOST_REGIONS: usize = 1 << 17;
+const LONGEST_NAME: usize = 1024;
+
 /// The address range of one mapping, where a signal handler can find it.
 struct Guard {
     start: AtomicUsize,
@@ -310,11 +314,11 @@ impl Region {
         }
     }
 
-    fn shares_memory(&self, other: &Self) -> bool {
-        match (&self.owner, &other.owner) {
-            (Owner::Host(a), Owner::Host(b)) => Arc::ptr_eq(a, b),
-            (Owner::Device(a), Owner::Device(b)) => Arc::ptr_eq(a, b),
-            _ => false,
+    /// Tells which mapping or device memory is behind it: where that lies in our own memory.
+    fn memory(&self) -> usize {
+        match &self.owner {
+            Owner::Host(mapping) => Arc::as_ptr(mapping) as usize,
+            Owner::Device(memory) => Arc::as_ptr(memory) as usize,
         }
     }
 }
@@ -361,8 +365,19 @@ impl Regions {
         if name.is_empty() {
             return Err(Error::invalid("shared memory region has no name"));
         }
+        if name.len() > LONGEST_NAME {
+            return Err(Error::invalid(format!(
+                "the name of a shared memory region has {} bytes, the limit is {LONGEST_NAME}",
+                name.len()
+            )));
+        }
         if self.table.read().contains_key(name) {
             return Err(taken());
+        }
+        if self.table.read().len() >= MOST_REGIONS {
+            return Err(Error::unavailable(format!(
+                "{MOST_REGIONS} shared memory regions are registered already; unregister some"
+            )));
         }
         let file = open_object(name, key, bare)?;
         let (offset, length, size) = check_bounds(name, key, offset, length, &file)?;
@@ -455,8 +470,12 @@ impl Regions {
     /// `NotFound` for a name that is not registered as such.
     pub(crate) fn status(&self, name: Option<&str>, host: bool) -> Result<Vec<RegionStatus>> {
         let table = self.table.read();
+        let mut names = HashMap::new();
+        for region in table.values() {
+            *names.entry(region.memory()).or_insert(0) += 1;
+        }
         let row = |region: &Region| {
-            let names = table.values().filter(|other| other.shares_memory(region)).count();
+            let names = names.get(&region.memory()).copied().unwrap_or(0);
             let (device, unpinned) = match &region.owner {
                 Owner::Device(memory) => (Some(memory.device), String::new()),
                 Owner::Host(mapping) => (

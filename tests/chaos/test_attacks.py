@@ -18,6 +18,11 @@ SHARED = ("__init__", "story", "http2")
 ATTACKS = sorted(path.stem for path in Path("attacks").glob("*.py") if path.stem not in SHARED)
 
 
+MOST_IN_FLIGHT = 2_000_000_000
+MOST_GROWTH = MOST_IN_FLIGHT + (500 << 20)
+"""Bytes: what may be in flight, and room for the server itself."""
+
+
 @pytest.fixture(scope="module")
 def server(start, tmp_path_factory) -> RunningServer:
     repository = tmp_path_factory.mktemp("models")
@@ -27,7 +32,7 @@ def server(start, tmp_path_factory) -> RunningServer:
     models.row_sums(repository, "sum")
     models.add_any(repository, "add", "max_batch_size: 8")
     models.add_any(repository, "pairs", "max_batch_size: 2 " + models.TOGETHER.format(size=2))
-    return start(repository, "--max-in-flight-bytes=2000000000")
+    return start(repository, f"--max-in-flight-bytes={MOST_IN_FLIGHT}")
 
 
 class Bystander:
@@ -60,8 +65,35 @@ class Bystander:
                 self.answers += 1
 
 
+class Footprint:
+    """What a process holds: descriptors now, and the most memory that was resident since this was made."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = Path(f"/proc/{pid}")
+        (self._process / "clear_refs").write_text("5")  # starts the peak anew
+        self._before = self._peak()
+        self._descriptors = self._count()
+
+    def grown_by(self) -> int:
+        """Bytes."""
+        return self._peak() - self._before
+
+    def until_descriptors_are_back(self) -> None:
+        """Returns when those that came since are gone; the test's timeout ends it otherwise."""
+        while self._count() > self._descriptors:
+            pass
+
+    def _peak(self) -> int:
+        status = (self._process / "status").read_text()
+        return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+
+    def _count(self) -> int:
+        return sum(1 for _ in (self._process / "fd").iterdir())
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_bystander_loses_nothing(server: RunningServer, attack: str) -> None:
+    footprint = Footprint(server.process.pid)
     bystander = Bystander(server)
     try:
         addresses = [server.grpc, server.http, f"127.0.0.1:{server.metrics_port}"]
@@ -78,3 +110,5 @@ def test_a_bystander_loses_nothing(server: RunningServer, attack: str) -> None:
     assert bystander.wrong == []
     assert bystander.answers >= 10
     assert server.process.poll() is None
+    footprint.until_descriptors_are_back()
+    assert footprint.grown_by() < MOST_GROWTH
