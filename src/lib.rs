@@ -11,6 +11,8 @@ mod dma;
 mod dtype;
 mod envelope;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod gate;
 mod grpc;
 mod handoff;
