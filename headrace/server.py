@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import headrace
-from headrace.config.options import ServerOptions
+from headrace.config.options import ALL_MODELS, ServerOptions
 from headrace.control.loop import ControlLoop
 from headrace.control.verbs import Verbs
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import ConfigError, HeadraceError
 from headrace.core.wire import Wire, WireError
 from headrace.memory.pinning import Pinning
 from headrace.memory.regions import DeviceRegions, SystemRegions
-from headrace.observe.logs import Log
+from headrace.observe.logs import Level, Log
 from headrace.placement.devices import find_devices
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, wait_until
-from headrace.repository.scan import scan
+from headrace.repository.scan import FoundModel, scan
 
 _SWITCH_INTERVAL_S = 0.0002
 """How long a busy Python thread may keep others waiting; the default of 5 ms shows in every request's
@@ -35,19 +35,23 @@ _COMPRESSION_LEVELS = {"none": 0, "low": 1, "medium": 6, "high": 9}
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the doors are; 0 for one that is a socket of the file system."""
+    """Where the doors are: `None` for one that stays shut, 0 for a socket of the file system."""
 
-    http: int
-    grpc: int
-    metrics: int
+    http: int | None
+    grpc: int | None
+    metrics: int | None
 
 
 class Server:
-    """One server. `start`, then `stop`; not to be started twice."""
+    """One server. `start`, then `stop`; not to be started twice.
+
+    Raises:
+        HeadraceError: when the log file cannot be written.
+    """
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
-        self.log = Log(options.log_verbose)
+        self.log = _log(options)
         self._wire = Wire(
             client_shm=options.allow_client_shm,
             max_requests=options.max_in_flight_requests,
@@ -75,10 +79,10 @@ class Server:
         Ready turns true when every model is; without `strict_readiness` as soon as none loads any more.
 
         Raises:
-            HeadraceError: when a port cannot be had or a repository cannot be read.
+            HeadraceError: when a port cannot be had, a repository cannot be read, or a model to load is in none.
         """
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        found = scan(self._options.model_repository)
+        found = self._chosen(scan(self._options.model_repository))
         ports = self._listen()
         self._control.start()
         for model in found:
@@ -89,21 +93,42 @@ class Server:
         gc.freeze()  # what is there now stays; the collector need not look at it for every batch
         return ports
 
+    def _chosen(self, found: list[FoundModel]) -> list[FoundModel]:
+        """Those that the control mode wants loaded."""
+        options = self._options
+        if options.model_control_mode == "none" or options.load_model == (ALL_MODELS,):
+            return found
+        unknown = set(options.load_model) - {model.name for model in found}
+        if unknown:
+            names = ", ".join(map(repr, sorted(unknown)))
+            there = ", ".join(model.name for model in found) or "no model"
+            raise ConfigError(f"--load-model {names}: not in a model repository; there is {there}")
+        return [model for model in found if model.name in options.load_model]
+
     def _listen(self) -> Ports:
         options = self._options
+        doors = {
+            "http": (options.allow_http, options.http_address, options.http_port),
+            "grpc": (options.allow_grpc, options.grpc_address, options.grpc_port),
+            "metrics": (options.allow_metrics, options.metrics_address or options.http_address, options.metrics_port),
+        }
         try:
-            http = self._wire.listen("http", options.http_address, options.http_port)
-            grpc = self._wire.listen("grpc", options.grpc_address, options.grpc_port)
-            metrics = self._wire.listen(
-                "metrics", options.metrics_address or options.http_address, options.metrics_port
+            return Ports(
+                **{
+                    door: self._wire.listen(door, address, port) if allowed else None
+                    for door, (allowed, address, port) in doors.items()
+                }
             )
         except WireError as error:
             raise HeadraceError.from_wire(error) from None
-        return Ports(http, grpc, metrics)
 
     def models(self) -> Sequence[ServedVersion]:
         """All known model versions and their states."""
         return self._lifecycle.versions()
+
+    def first_failure(self) -> str | None:
+        """Names a model version that is not ready and why; `None` when all are."""
+        return self._lifecycle.first_failure()
 
     def stop(self) -> bool:
         """Refuses new requests, finishes the accepted ones, ends.
@@ -121,3 +146,12 @@ class Server:
         self._wire.close()
         self._control.stop()
         return finished
+
+
+def _log(options: ServerOptions) -> Log:
+    levels = {Level.EVENT: options.log_info, Level.ERROR: options.log_error, Level.DETAIL: options.log_verbose > 0}
+    try:
+        stream = options.log_file.open("a", encoding="utf-8") if options.log_file else None
+    except OSError as error:
+        raise ConfigError(f"--log-file {options.log_file} cannot be written: {error}") from error
+    return Log([level for level, wanted in levels.items() if wanted], stream, iso=options.log_format == "ISO8601")

@@ -25,18 +25,30 @@ def serve_command() -> Callable[..., None]:
     return takes_server_options(serve)
 
 
-def serve(options: ServerOptions) -> None:
-    """Serves the models of one or more repositories over HTTP and gRPC."""
+def serve(options: ServerOptions, remarks: Sequence[str] = ()) -> None:
+    """Serves the models of one or more repositories over HTTP and gRPC.
+
+    Triton's flags are taken, too: docs/flags.md says what becomes of each.
+    """
     if not options.model_repository:
         raise typer.BadParameter("no model repository: headrace serve MODELS, or --model-repository DIR")
     stop = _stop_event()
-    server = Server(options)
+    try:
+        server = Server(options)
+    except HeadraceError as error:
+        raise typer.BadParameter(error.message) from None
+    for remark in remarks:
+        server.log.event(remark)
     try:
         ports = server.start()
     except HeadraceError as error:
         server.log.error(error.message)
         raise typer.Exit(1) from None
     _show(server.models(), ports, options)
+    if options.exit_on_error and (failure := server.first_failure()) is not None:
+        server.log.error(f"{failure}; ending, as --exit-on-error=true says")
+        server.stop()
+        raise typer.Exit(1)
     while not stop.wait(_LOOK_EVERY_S):
         pass  # a kernel may hand the signal to another thread, which does not wake this one
     server.log.event("stopping: new requests are refused, those in flight are finished")
@@ -68,12 +80,13 @@ def _show(models: Sequence[ServedVersion], ports: Ports, options: ServerOptions)
         colour = "green" if served.state is State.READY else "red"
         table.add_row(served.name, str(served.version), f"[{colour}]{served.state}[/]", served.reason)
     console.print(table if models else "No models in the repository.")
-    console.print(
-        f"Serving HTTP on {_place(options.http_address, ports.http)}, "
-        f"gRPC on {_place(options.grpc_address, ports.grpc)}, "
-        f"metrics on {_place(options.metrics_address or options.http_address, ports.metrics)}",
-        highlight=False,
-    )
+    doors = [
+        ("HTTP", options.http_address, ports.http),
+        ("gRPC", options.grpc_address, ports.grpc),
+        ("metrics", options.metrics_address or options.http_address, ports.metrics),
+    ]
+    opened = ", ".join(f"{door} on {_place(address, port)}" for door, address, port in doors if port is not None)
+    console.print(f"Serving {opened}", highlight=False)
 
 
 def _place(address: str, port: int) -> str:

@@ -14,7 +14,7 @@ from headrace.config.options import ServerOptions
 def parse(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, ServerOptions | None]:
     seen: list[ServerOptions] = []
     app = typer.Typer()
-    app.command()(takes_server_options(seen.append))
+    app.command()(takes_server_options(lambda options, _: seen.append(options)))
     outcome = CliRunner().invoke(app, list(arguments), env=environment)
     return outcome.exit_code, outcome.output, seen[0] if seen else None
 
