@@ -3,8 +3,9 @@ nothing.
 
 The shape of an output comes from the file, where its free dimensions have the names of input dimensions.
 Where they have not, ONNX Runtime allocates the output the first time; the shape is remembered for inputs of
-that shape and the output bound to our memory from then on. Should a shape depend on values (NonZero, NMS), or
-a file's names lie, ONNX Runtime refuses the bound one, and that output is never bound again.
+that shape (`shape_memory.py`) and the output bound to our memory from then on. Should it turn out to be another,
+because it depends on values (NonZero, NMS) or a file's names lie, ONNX Runtime refuses the bound one, and
+allocates it in a second run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.backend.base import DeviceInstance, ModelFile, Produced
+from headrace.backend.shape_memory import ShapeMemory
 from headrace.config.model import ModelSignature, ModelSpec
+from headrace.config.onnx_settings import OnnxSettings, read_settings
 from headrace.core.dtype import DTYPES, Dtype
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef, TensorSpec
@@ -37,18 +40,18 @@ _ELEMENT_TYPES = {
 }
 _BF16 = 16
 """`onnx.TensorProto.BFLOAT16`: NumPy has no such type, so its ONNX number is bound."""
-_REMEMBERED_SHAPES = 256
 
 
 class OnnxModel:
-    """A model file; each instance has a session of its own, as threads are a property of sessions."""
+    """A model file; each instance has a session of its own, unless its config wants them to share one."""
 
     forwards: Mapping[int, int] = {}
 
     def __init__(self, file: ModelFile) -> None:
         self._path = file.path
         self._runtime = _import_runtime()
-        session = self._open(threads=1)
+        self._made = (OnnxSettings(), 1)
+        session = self._open(*self._made)
         self.signature = ModelSignature(_specs(session.get_inputs()), _specs(session.get_outputs()))
         self._spare: Any | None = session
         forwarded = {tensor.name for tensor in self.signature.inputs} & {t.name for t in self.signature.outputs}
@@ -58,10 +61,25 @@ class OnnxModel:
             raise ConfigError(f"{self._path}: {names} is an input and an output; put an Identity between them")
 
     def start_instance(self, spec: ModelSpec, threads: int) -> OnnxInstance:
-        """A session with `threads` threads within an operator."""
-        spare, self._spare = self._spare, None
-        session = spare if spare is not None and threads == 1 else self._open(threads)
-        return OnnxInstance(session, spec)
+        """A session, with `threads` threads where the config does not say how many."""
+        settings = read_settings(spec.message)
+        session = self._session(settings, threads)
+        return OnnxInstance(session, spec, self._run_options(settings))
+
+    def _session(self, settings: OnnxSettings, threads: int) -> Any:
+        spare = self._spare if self._made == (settings, threads) else None
+        if spare is None:
+            spare = self._open(settings, threads)
+        self._made = (settings, threads)
+        self._spare = spare if settings.share_session else None
+        return spare
+
+    def _run_options(self, settings: OnnxSettings) -> Any:
+        if not settings.shrink:
+            return None
+        options = self._runtime.RunOptions()
+        options.add_run_config_entry(*settings.shrink_entry)
+        return options
 
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:  # noqa: ARG002
         """Not yet."""
@@ -69,59 +87,84 @@ class OnnxModel:
             f"backend 'onnxruntime' is not served on a GPU yet (instance_group KIND_GPU of '{spec.name}')"
         )
 
-    def _open(self, threads: int) -> Any:
-        options = self._runtime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what it would log is in the exceptions that it raises
+    def _open(self, settings: OnnxSettings, threads: int) -> Any:
+        options = self._session_options(settings, threads)
         try:
-            return self._runtime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
+            return self._runtime.InferenceSession(
+                str(self._path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+            )
         except Exception as error:
             raise ConfigError(f"{self._path}: ONNX Runtime cannot load it: {error}") from error
 
+    def _session_options(self, settings: OnnxSettings, threads: int) -> Any:
+        runtime = self._runtime
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = settings.intra_op_threads or threads
+        options.inter_op_num_threads = (settings.inter_op_threads or threads) if settings.parallel else 1
+        mode = runtime.ExecutionMode
+        options.execution_mode = mode.ORT_PARALLEL if settings.parallel else mode.ORT_SEQUENTIAL
+        options.enable_cpu_mem_arena = settings.mem_arena
+        options.enable_mem_pattern = settings.mem_pattern
+        level = runtime.GraphOptimizationLevel
+        options.graph_optimization_level = {
+            0: level.ORT_ENABLE_ALL,
+            -1: level.ORT_ENABLE_BASIC,
+            1: level.ORT_ENABLE_EXTENDED,
+            2: level.ORT_DISABLE_ALL,
+        }[settings.graph_level]
+        for key, value in settings.entries:
+            options.add_session_config_entry(key, value)
+        options.log_severity_level = 4  # what it would log is in the exceptions that it raises
+        return options
+
 
 class OnnxInstance:
-    """One session and its binding."""
+    """A session and a binding of its own."""
 
-    def __init__(self, session: Any, spec: ModelSpec) -> None:
+    def __init__(self, session: Any, spec: ModelSpec, run_options: Any) -> None:
         self._session = session
+        self._run_options = run_options
         self._binding = session.io_binding()
         self._inputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.inputs]
         self._outputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.outputs]
         self._specs = spec.outputs
         self._rules = _shape_rules(session, spec)
-        self._learned: dict[tuple[Shape, ...], dict[int, Shape]] = {}
-        self._value_dependent: set[int] = set()
+        self._memory = ShapeMemory()
 
     def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
-        """As the file's dimension names say, or as the last inputs of these shapes gave them."""
-        known = self._learned.get(tuple(reference.shape for reference in inputs), {})
-        return [
-            None if at in self._value_dependent else known.get(at) or _apply(rule, inputs)
-            for at, rule in enumerate(self._rules)
-        ]
+        """As the file's dimension names say, or as inputs of these shapes gave them."""
+        shapes = _shapes(inputs)
+        return [self._memory.guess(shapes, at, _apply(rule, inputs)) for at, rule in enumerate(self._rules)]
 
     def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
-        """One call of the session."""
+        """One call of the session, or two when the shape of an output was not as thought."""
         binding = self._binding
         for (name, element_type), reference in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, element_type, reference.shape, reference.address)
+        try:
+            bound = self._run_bound(outputs)
+            produced = self._produced(bound)
+        finally:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+        for at, output in produced.items():
+            place = outputs[at]
+            self._memory.learn(_shapes(inputs), at, output.reference.shape, None if place is None else place.shape)
+        return produced
+
+    def _run_bound(self, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, TensorRef | None]:
+        """Runs, and returns the places that outputs were bound to in the run that succeeded."""
         self._bind_outputs(outputs)
         try:
-            self._session.run_with_iobinding(binding)
+            self._session.run_with_iobinding(self._binding, self._run_options)
         except Exception:
-            bound = [at for at, reference in outputs.items() if reference is not None]
-            if not bound:
+            if all(place is None for place in outputs.values()):
                 raise
             # A bound shape may be the reason. Without any the error, if it is another, comes again.
             outputs = dict.fromkeys(outputs)
             self._bind_outputs(outputs)
-            self._session.run_with_iobinding(binding)
-            self._value_dependent.update(bound)
-        produced = self._produced(inputs, outputs)
-        binding.clear_binding_inputs()
-        binding.clear_binding_outputs()
-        return produced
+            self._session.run_with_iobinding(self._binding, self._run_options)
+        return outputs
 
     def _bind_outputs(self, outputs: Mapping[int, TensorRef | None]) -> None:
         self._binding.clear_binding_outputs()
@@ -132,7 +175,7 @@ class OnnxInstance:
             else:
                 self._binding.bind_output(name, "cpu", 0, element_type, reference.shape, reference.address)
 
-    def _produced(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+    def _produced(self, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         if all(reference is not None for reference in outputs.values()):
             return {}
         produced = {}
@@ -140,14 +183,7 @@ class OnnxInstance:
             if place is None:
                 shape = tuple(value.shape())
                 produced[at] = Produced(TensorRef(value.data_ptr(), self._specs[at].dtype, shape), value)
-        self._remember(tuple(reference.shape for reference in inputs), produced)
         return produced
-
-    def _remember(self, inputs: tuple[Shape, ...], produced: Mapping[int, Produced]) -> None:
-        if inputs not in self._learned and len(self._learned) >= _REMEMBERED_SHAPES:
-            self._learned.pop(next(iter(self._learned)))
-        known = self._learned.setdefault(inputs, {})
-        known.update({at: output.reference.shape for at, output in produced.items()})
 
 
 def load(file: ModelFile) -> OnnxModel:
@@ -187,6 +223,10 @@ def _rule(shape: Sequence[int | str], free: Mapping[str, tuple[int, int]]) -> _R
             return None
         rule.append(source)
     return rule
+
+
+def _shapes(inputs: Sequence[TensorRef]) -> tuple[Shape, ...]:
+    return tuple(reference.shape for reference in inputs)
 
 
 def _apply(rule: _Rule, inputs: Sequence[TensorRef]) -> Shape | None:

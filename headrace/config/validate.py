@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from headrace.config import onnx_settings
 from headrace.config.model import ModelSignature
 from headrace.config.rules import problems_of
 from headrace.core.errors import ConfigError
 
 READ_PARAMETERS = {
+    "onnxruntime": onnx_settings.KEYS,
     "pytorch": ("fp16", "channels_last", "cuda_graphs"),
     "simulated": ("batch_us", "row_us", "lost_gpu", "lost_after"),
 }
@@ -32,7 +34,8 @@ def validate(config: Any, gpus: Sequence[str] = (), signature: ModelSignature | 
         ConfigError: naming every field that is wrong or not served.
     """
     not_served = (f"{field} is not served yet" for field in _not_served(config))
-    problems = [*problems_of(config, gpus, signature), *not_served]
+    of_backend = onnx_settings.problems_of_settings(config) if config.backend == "onnxruntime" else ()
+    problems = [*problems_of(config, gpus, signature), *of_backend, *not_served]
     if problems:
         raise ConfigError(*problems)
     return [f"{field} is accepted and has no effect here" for field in _hints(config)] + list(_remarks(config))
@@ -96,6 +99,8 @@ def _queue_features(batching: Any) -> Iterator[str]:
 
 def _hints(config: Any) -> Iterator[str]:
     for field, value in config.optimization.ListFields():
+        if field.name == "graph" and config.backend == "onnxruntime":
+            continue
         if not field.name.endswith("_pinned_memory") or not value.enable:  # true is the default, and what is done
             yield f"optimization.{field.name}"
     if config.HasField("model_metrics"):

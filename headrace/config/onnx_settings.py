@@ -1,0 +1,240 @@
+"""What a config may set of ONNX Runtime, in the words of Triton's backend: `parameters` and `optimization.graph`.
+
+One table, from which the settings are read, what is wrong with them is told, and the page is written:
+
+    python -m headrace.config.onnx_settings > docs/onnx.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.errors import ConfigError
+
+_MAX_THREADS = 1024
+_SWITCHES = {"1": True, "true": True, "0": False, "false": False}
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_ONLY_ARENA = "cpu:0"
+"""ONNX Runtime has this one on the CPU; it fails every run that is to shrink another."""
+GRAPH_LEVELS = {0: "all", -1: "basic", 1: "extended", 2: "none"}
+"""`optimization.graph.level` and which optimizations of the graph are made."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One key of `parameters`."""
+
+    key: str
+    expects: str
+    read: Callable[[str], Any]
+    """The value, or `ValueError`."""
+    default: str
+    """For people."""
+    text: str
+
+
+def _switch(text: str) -> bool:
+    if text.lower() not in _SWITCHES:
+        raise ValueError(text)
+    return _SWITCHES[text.lower()]
+
+
+def _threads(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) > _MAX_THREADS:
+        raise ValueError(text)
+    return int(text)
+
+
+def _mode(text: str) -> bool:
+    return {"0": False, "1": True}[text]
+
+
+def _arena(text: str) -> str:
+    return {_ONLY_ARENA: _ONLY_ARENA}[text]
+
+
+def _block(text: str) -> str:
+    return str(_threads(text))
+
+
+def _entry(text: str) -> str:
+    """A switch as ONNX Runtime's session wants it."""
+    return "1" if _switch(text) else "0"
+
+
+_COUNT = f"a number within 0 and {_MAX_THREADS}"
+_ON_OFF = "1, true, 0 or false"
+SETTINGS = (
+    Setting(
+        "intra_op_thread_count",
+        _COUNT,
+        _threads,
+        "0",
+        "Threads within an operator, of each instance; 0 is its share of the cores.",
+    ),
+    Setting(
+        "inter_op_thread_count",
+        _COUNT,
+        _threads,
+        "0",
+        "Threads across operators when `execution_mode` is 1; 0 is its share of the cores.",
+    ),
+    Setting("execution_mode", "0 or 1", _mode, "0", "0 executes one operator after another, 1 branches in parallel."),
+    Setting("enable_mem_arena", _ON_OFF, _switch, "1", "Keep memory in an arena."),
+    Setting("enable_mem_pattern", _ON_OFF, _switch, "1", "Plan memory for shapes that came before."),
+    Setting(
+        _SHRINKAGE,
+        f"{_ONLY_ARENA}, the only arena there is",
+        _arena,
+        "",
+        "Give memory of the arena back after each batch.",
+    ),
+    Setting(
+        "share_session_between_instances", _ON_OFF, _switch, "0", "Instances share weights and threads of one session."
+    ),
+    Setting("session.use_device_allocator_for_initializers", _ON_OFF, _entry, "0", "Weights do not lie in the arena."),
+    Setting("session.disable_prepacking", _ON_OFF, _entry, "0", "Do not pack weights when the model loads."),
+    Setting("session.set_denormal_as_zero", _ON_OFF, _entry, "0", "Compute with zeros for denormal numbers."),
+    Setting(
+        "session.intra_op.allow_spinning", _ON_OFF, _entry, "1", "Threads within an operator spin while they wait."
+    ),
+    Setting("session.inter_op.allow_spinning", _ON_OFF, _entry, "1", "Threads across operators spin while they wait."),
+    Setting(
+        "session.dynamic_block_base", _COUNT, _block, "0", "Divide work into ever smaller blocks; 0 into equal ones."
+    ),
+    Setting("session.disable_quant_qdq", _ON_OFF, _entry, "0", "Leave quantise and dequantise pairs as they are."),
+    Setting("optimization.enable_gelu_approximation", _ON_OFF, _entry, "0", "Approximate GELU, for speed."),
+)
+_BY_KEY = {setting.key: setting for setting in SETTINGS}
+_OF_CUDA = ("cudnn_conv_algo_search", "gpu_mem_limit", "arena_extend_strategy", "do_copy_in_default_stream")
+"""Deprecated in Triton, too, which wants them at its accelerator `cuda`."""
+KEYS = (*_BY_KEY, *_OF_CUDA)
+"""Keys of `parameters` that are not ignored."""
+
+
+@dataclass(frozen=True)
+class OnnxSettings:
+    """How sessions of a model are made."""
+
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    parallel: bool = False
+    mem_arena: bool = True
+    mem_pattern: bool = True
+    shrink: str = ""
+    """The arenas to give memory back from after each batch."""
+    share_session: bool = False
+    graph_level: int = 0
+    entries: tuple[tuple[str, str], ...] = ()
+    """Session config entries."""
+
+    @property
+    def shrink_entry(self) -> tuple[str, str]:
+        """The run config entry of `shrink`."""
+        return _SHRINKAGE, self.shrink
+
+
+def read_settings(config: Any) -> OnnxSettings:
+    """The settings of a `ModelConfig`.
+
+    Raises:
+        ConfigError: with everything that is wrong with them.
+    """
+    problems = list(problems_of_settings(config))
+    if problems:
+        raise ConfigError(*problems)
+    values = {
+        setting.key: setting.read(config.parameters[setting.key].string_value)
+        for setting in SETTINGS
+        if setting.key in config.parameters
+    }
+    return OnnxSettings(
+        intra_op_threads=values.get("intra_op_thread_count", 0),
+        inter_op_threads=values.get("inter_op_thread_count", 0),
+        parallel=values.get("execution_mode", False),
+        mem_arena=values.get("enable_mem_arena", True),
+        mem_pattern=values.get("enable_mem_pattern", True),
+        shrink=values.get(_SHRINKAGE, ""),
+        share_session=values.get("share_session_between_instances", False),
+        graph_level=config.optimization.graph.level,
+        entries=tuple((key, value) for key, value in values.items() if key.startswith(("session.", "optimization."))),
+    )
+
+
+def problems_of_settings(config: Any) -> Iterator[str]:
+    """What is wrong with the settings of a `ModelConfig`, each with its key."""
+    for key in sorted(config.parameters):
+        value = config.parameters[key].string_value
+        if key in _OF_CUDA:
+            yield f"parameters '{key}' is for GPUs, and ONNX Runtime is served on the CPU"
+        elif key in _BY_KEY and not _is_good(_BY_KEY[key], value):
+            yield f"parameters '{key}' must be {_BY_KEY[key].expects}, got '{value}'"
+    if _SHRINKAGE in config.parameters and _is_off(config, "enable_mem_arena"):
+        yield f"parameters '{_SHRINKAGE}' needs the arena that 'enable_mem_arena' 0 switches off"
+    level = config.optimization.graph.level
+    if level not in GRAPH_LEVELS:
+        levels = ", ".join(f"{number} ({what})" for number, what in GRAPH_LEVELS.items())
+        yield f"optimization.graph.level must be one of {levels}, got {level}"
+    accelerators = config.optimization.execution_accelerators
+    for side in ("gpu_execution_accelerator", "cpu_execution_accelerator"):
+        for accelerator in getattr(accelerators, side):
+            yield f"optimization.execution_accelerators.{side} '{accelerator.name}' is not served, only the CPU is"
+
+
+def _is_good(setting: Setting, value: str) -> bool:
+    try:
+        setting.read(value)
+    except (ValueError, KeyError):
+        return False
+    return True
+
+
+def _is_off(config: Any, key: str) -> bool:
+    return key in config.parameters and config.parameters[key].string_value.lower() in ("0", "false")
+
+
+def page() -> str:
+    """`docs/onnx.md`."""
+    rows = [f"| `{row.key}` | {row.expects} | {row.default} | {row.text} |" for row in SETTINGS]
+    levels = ", ".join(f"{number} {what}" for number, what in GRAPH_LEVELS.items())
+    return _PAGE.format(rows="\n".join(rows), levels=levels, cuda=", ".join(f"`{key}`" for key in _OF_CUDA))
+
+
+_PAGE = """# ONNX models
+
+<!-- Written by `python -m headrace.config.onnx_settings`: change headrace/config/onnx_settings.py instead. -->
+
+    pip install 'headrace[onnx]'
+    MODELS/NAME/1/model.onnx
+
+A `config.pbtxt` is needed for what the file does not say; `headrace check MODELS` tells what is filled in. A
+file whose inputs and outputs all have a free first dimension is batched. Models run on the CPU; each instance is
+a session of its own, on its share of the cores.
+
+Outputs are computed where the client wants them when their shape is known before: it is when their free
+dimensions have the names of dimensions of inputs, and for shapes of inputs that were seen before. Where the
+shape depends on values (NonZero, NMS) the output is copied once, and `headrace_transfer_fallback_total` counts
+it (`output_allocated_by_backend`).
+
+## Settings
+
+As Triton's backend has them. A value that is not expected fails the model when it loads; a key that is not here
+has no effect and is logged.
+
+    parameters {{ key: "intra_op_thread_count" value {{ string_value: "4" }} }}
+    optimization {{ graph {{ level: 1 }} }}
+
+| `parameters` | expected | default | |
+| --- | --- | --- | --- |
+{rows}
+
+`optimization.graph.level` chooses which optimizations of the graph are made: {levels}.
+{cuda} and
+`optimization.execution_accelerators` are for GPUs and other engines, and refused by name.
+"""
+
+
+if __name__ == "__main__":
+    print(page(), end="")
