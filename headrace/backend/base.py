@@ -8,7 +8,7 @@ starts and says what is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,6 +25,8 @@ class ModelFile:
     directory: Path
     """The version directory."""
     filename: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What `--backend-config` sets for its backend."""
 
     @property
     def path(self) -> Path:

@@ -10,11 +10,13 @@ allocates it in a second run.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.backend.base import DeviceInstance, ModelFile, Produced
 from headrace.backend.shape_memory import ShapeMemory
+from headrace.config.backend_config import POOL, POOL_SIZES
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.config.onnx_settings import OnnxSettings, read_settings
 from headrace.core.dtype import DTYPES, Dtype
@@ -50,6 +52,9 @@ class OnnxModel:
     def __init__(self, file: ModelFile) -> None:
         self._path = file.path
         self._runtime = _import_runtime()
+        self._pooled = file.settings.get(POOL) == "1"
+        if self._pooled:
+            _make_pool(self._runtime, *(int(file.settings.get(key, "0")) for key in POOL_SIZES))
         self._made = (OnnxSettings(), 1)
         session = self._open(*self._made)
         self.signature = ModelSignature(_specs(session.get_inputs()), _specs(session.get_outputs()))
@@ -114,6 +119,7 @@ class OnnxModel:
         }[settings.graph_level]
         for key, value in settings.entries:
             options.add_session_config_entry(key, value)
+        options.use_per_session_threads = not self._pooled
         options.log_severity_level = 4  # what it would log is in the exceptions that it raises
         return options
 
@@ -243,6 +249,12 @@ def _import_runtime() -> Any:
             f"backend 'onnxruntime' needs ONNX Runtime: pip install 'headrace[onnx]' ({error})"
         ) from error
     return onnxruntime
+
+
+@functools.cache
+def _make_pool(runtime: Any, intra_op_threads: int, inter_op_threads: int) -> None:
+    """One pool of threads for all sessions of the process: ONNX Runtime makes it once and refuses another."""
+    runtime.set_global_thread_pool_sizes(intra_op_threads, inter_op_threads)
 
 
 def _binding_type(dtype: Dtype) -> Any:

@@ -30,13 +30,14 @@ def takes_server_options(run: Run) -> Callable[..., None]:
     def command(**values: Any) -> None:
         given = {others[name]: values.pop(name) or [] for name in others}
         values["model_repository"] = (*(values.pop("models") or []), *(values["model_repository"] or []))
-        values["load_model"] = tuple(values["load_model"] or ())
+        for name in ("load_model", "backend_config"):
+            values[name] = tuple(values[name] or ())
         try:
             remarks = judge(given)
             options = ServerOptions(**values)
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None
-        run(options, remarks)
+        run(options, [*remarks, *options.backends.remarks])
 
     command.__doc__ = run.__doc__
     argument = Annotated[list[Path] | None, typer.Argument(metavar="MODELS", help="Model repositories.")]

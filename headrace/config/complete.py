@@ -99,13 +99,15 @@ def _backend_of(files: set[str], filename: str) -> str:
     return next((backend for name, backend in _KNOWN_FILES.items() if name in files), "")
 
 
-def complete_from_signature(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:
+def complete_from_signature(
+    config: Any, signature: ModelSignature, sets_max_batch_size: bool, default_max_batch: int = DEFAULT_MAX_BATCH
+) -> None:
     """Fills inputs, outputs and batching in place from what the model file says.
 
     Raises:
         ConfigError: when given values contradict the file, with each of them.
     """
-    _complete_batching(config, signature, sets_max_batch_size)
+    _complete_batching(config, signature, sets_max_batch_size, default_max_batch)
     batches = config.max_batch_size > 0
     if batches and not signature.can_batch:
         fixed = next(t for t in signature.inputs + signature.outputs if not t.dims or t.dims[0] != -1)
@@ -120,14 +122,14 @@ def complete_from_signature(config: Any, signature: ModelSignature, sets_max_bat
             _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
 
 
-def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_size: bool) -> None:
+def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_size: bool, default: int) -> None:
     if sets_max_batch_size or config.max_batch_size > 0 or not signature.can_batch:
         return
     ranks = {tensor.name: len(tensor.dims) for tensor in signature.inputs + signature.outputs}
     if any(len(tensor.dims) == ranks.get(tensor.name) for tensor in [*config.input, *config.output]):
         return  # dims are given with the batch dimension: the owner means shapes that are whole
-    config.max_batch_size = DEFAULT_MAX_BATCH
-    if not config.WhichOneof("scheduling_choice"):
+    config.max_batch_size = default
+    if default > 1 and not config.WhichOneof("scheduling_choice"):
         config.dynamic_batching.SetInParent()
 
 

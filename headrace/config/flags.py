@@ -159,7 +159,7 @@ SECTIONS: Mapping[str, Sequence[Flag]] = {
     ],
     "Backends": [
         _hint("backend-directory", "backends are Python packages, not shared libraries"),
-        _refused("backend-config", "backends have no settings of their own yet"),
+        *_served("backend-config"),
         _hint("repoagent-directory", "a model whose config wants an agent is refused"),
     ],
     "Response cache": [

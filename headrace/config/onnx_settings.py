@@ -233,6 +233,12 @@ has no effect and is logged.
 `optimization.graph.level` chooses which optimizations of the graph are made: {levels}.
 {cuda} and
 `optimization.execution_accelerators` are for GPUs and other engines, and refused by name.
+
+Of the server: `--backend-config=onnxruntime,default-max-batch-size=8` is the `max_batch_size` of models that can
+batch and whose config does not say (4; with 0 or 1 they do not batch), and
+`--backend-config=onnxruntime,enable-global-threadpool=1` has all sessions share the threads of one pool, of
+`intra_op_thread_count` and `inter_op_thread_count` threads (also of `--backend-config`; 0 is all cores). Then the
+models' own numbers of threads have no effect.
 """
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from headrace.config.backend_config import BackendConfig, parse_backend_config
 from headrace.config.pbtxt import ConfigRules
 from headrace.core.errors import ConfigError
 
@@ -66,6 +67,9 @@ class ServerOptions:
     allow_metrics: bool = _option(True, "Serve the metrics page.")
     metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
     metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)
+    backend_config: tuple[str, ...] = _option(
+        (), "Setting of a backend, as <backend>,<key>=<value>, or of all, as <key>=<value>. Repeatable."
+    )
     log_verbose: int = _option(
         0, "0 logs one line per event; 1 and more also what each decision was.", min=0, switch=True
     )
@@ -94,6 +98,7 @@ class ServerOptions:
     id: str = _option("headrace", "The server's name in its metadata.")
 
     def __post_init__(self) -> None:
+        parse_backend_config(self.backend_config)
         if self.load_model and self.model_control_mode != "explicit":
             raise ConfigError("--load-model needs --model-control-mode=explicit")
         if self.model_control_mode == "explicit" and not self.load_model:
@@ -108,7 +113,14 @@ class ServerOptions:
     @property
     def config_rules(self) -> ConfigRules:
         """How the configs of models are read."""
-        return ConfigRules(auto_complete=not self.disable_auto_complete_config, name=self.model_config_name)
+        return ConfigRules(
+            auto_complete=not self.disable_auto_complete_config, name=self.model_config_name, backends=self.backends
+        )
+
+    @property
+    def backends(self) -> BackendConfig:
+        """The settings of backends."""
+        return parse_backend_config(self.backend_config)
 
     def describe(self) -> list[tuple[str, Any, str]]:
         """Rows of flag, value and help text."""

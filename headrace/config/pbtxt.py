@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.config.backend_config import BackendConfig
 from headrace.config.mistakes import parse_config
 from headrace.config.textproto import places
 from headrace.core.errors import ConfigError
@@ -31,6 +32,7 @@ class ConfigRules:
     auto_complete: bool = True
     name: str = ""
     """Use `configs/NAME.pbtxt` of the models that have it."""
+    backends: BackendConfig = field(default_factory=BackendConfig)
 
 
 def read_config(path: Path) -> GivenConfig:

@@ -11,7 +11,13 @@ from typing import Any
 
 from headrace.backend.base import Model, ModelFile
 from headrace.backend.engines import find_engine
-from headrace.config.complete import check_name, complete_backend, complete_defaults, complete_from_signature
+from headrace.config.complete import (
+    DEFAULT_MAX_BATCH,
+    check_name,
+    complete_backend,
+    complete_defaults,
+    complete_from_signature,
+)
 from headrace.config.labels import label_remarks, read_labels
 from headrace.config.model import ModelSignature, ModelSpec, model_spec
 from headrace.config.pbtxt import ConfigRules, GivenConfig, read_config
@@ -90,7 +96,7 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
             check_name(given, found.name)
         config = complete_backend(given, found.name, found.files(version))
         with part():
-            model = _open(found, version, config)
+            model = _open(found, version, config, rules)
         with part():
             if model is not None and model.signature is not None:
                 _apply_signature(config, model.signature, given, rules)
@@ -105,14 +111,16 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
     return Prepared(spec, model, (*remarks, *label_remarks(spec.outputs)), _filled_in(given.message, config))
 
 
-def _open(found: FoundModel, version: int, config: Any) -> Model:
+def _open(found: FoundModel, version: int, config: Any, rules: ConfigRules) -> Model:
     load = find_engine(config.backend)
-    return load(ModelFile(found.directory / str(version), config.default_model_filename))
+    directory = found.directory / str(version)
+    return load(ModelFile(directory, config.default_model_filename, rules.backends.of(config.backend)))
 
 
 def _apply_signature(config: Any, signature: ModelSignature, given: GivenConfig, rules: ConfigRules) -> None:
     if rules.auto_complete:
-        complete_from_signature(config, signature, given.sets_max_batch_size)
+        default = rules.backends.max_batch(config.backend, DEFAULT_MAX_BATCH)
+        complete_from_signature(config, signature, given.sets_max_batch_size, default)
         return
     compared = ModelConfig()
     compared.CopyFrom(config)

@@ -15,6 +15,8 @@ PAGES = [
     "CHANGELOG.md",
     "docs/statistics.md",
     "benchmarks/gpu/README.md",
+    "docs/flags.md",
+    "docs/onnx.md",
     "examples/demo/README.md",
     "attacks/README.md",
 ]

@@ -215,3 +215,31 @@ def test_settings_that_are_wrong_fail_their_model(server: RunningServer, model: 
     assert index[model]["state"] == "UNAVAILABLE"
     assert index[model]["reason"] == words
     assert index["parts"]["state"] == "READY"
+
+
+@pytest.mark.parametrize(("rows", "batches", "dynamic"), [(8, 8, True), (1, 1, False), (0, 0, False)])
+def test_rows_of_models_that_do_not_say_how_many(start, tmp_path: Path, rows: int, batches: int, dynamic: bool) -> None:
+    models.add_one(tmp_path, "says_nothing")
+    models.add_one(tmp_path, "says", "max_batch_size: 2")
+    server = start(tmp_path, f"--backend-config=onnxruntime,default-max-batch-size={rows}")
+    with httpclient.InferenceServerClient(server.http) as client:
+        config = client.get_model_config("says_nothing")
+        assert (config["max_batch_size"], "dynamic_batching" in config) == (batches, dynamic)
+        assert client.get_model_config("says")["max_batch_size"] == 2
+
+
+def threads_of(server: RunningServer) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
+def test_one_pool_of_threads_for_all_sessions(start, tmp_path: Path) -> None:
+    group = "instance_group { count: 4 kind: KIND_CPU }"
+    models.add_one(tmp_path, "add_one", group)
+    pool = "--backend-config=onnxruntime,enable-global-threadpool=1"
+    inputs = {"INPUT0": np.ones((1, 4), np.float32)}
+    counts = {}
+    for threads in (1, 5):
+        server = start(tmp_path, pool, f"--backend-config=onnxruntime,intra_op_thread_count={threads}")
+        np.testing.assert_array_equal(over_grpc(server, "add_one", inputs, ["OUTPUT0"])["OUTPUT0"], [[2] * 4])
+        counts[threads] = threads_of(server)
+    assert counts[5] - counts[1] == 4

@@ -63,6 +63,18 @@ def test_values_that_ask_for_nothing_are_accepted(flag: Flag) -> None:
         assert parse(f"{flag.name}={value}")[:2] == (ServerOptions(), [])
 
 
+def test_settings_of_backends() -> None:
+    rows = ("onnxruntime,default-max-batch-size=3", "tensorflow,version=2")
+    options, remarks, _ = parse(*(f"--backend-config={row}" for row in rows))
+    assert options == ServerOptions(backend_config=rows)
+    assert options.config_rules.backends.max_batch("onnxruntime", 4) == 3
+    assert len(remarks) == 1
+    assert "--backend-config=tensorflow,version=2 has no effect" in remarks[0]
+    options, _, printed = parse("--backend-config=onnxruntime,default-max-batch=3")
+    assert options is None
+    assert "did you mean 'default-max-batch-size'?" in printed
+
+
 def test_other_names() -> None:
     expected = ServerOptions(model_repository=(Path("a"), Path("b")), wire_threads=3)
     assert parse("--model-store=a", "--model-repository", "b", "--http-thread-count=3")[0] == expected
