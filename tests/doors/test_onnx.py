@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,18 +33,20 @@ CHUNK = 576
 
 
 def parts(repository: Path) -> None:
-    """Several outputs: parts of X * factor, whose sizes the file tells, and where it is not zero."""
+    """Several outputs: parts of X * factor, whose sizes the file tells, where it is not zero, and its sum, a scalar."""
     half = helper.make_tensor("half", TensorProto.INT64, [2], [2, 2])
     nodes = [
         helper.make_node("Mul", ["X", "factor"], ["scaled"]),
         helper.make_node("Split", ["scaled", "half"], ["LOW", "HIGH"], axis=0),
         helper.make_node("NonZero", ["scaled"], ["WHERE"]),
+        helper.make_node("ReduceSum", ["scaled"], ["SUM"], keepdims=0),
     ]
     inputs = [("X", TensorProto.FLOAT, [4, "wide"]), ("factor", TensorProto.FLOAT, [])]
     outputs = [
         ("LOW", TensorProto.FLOAT, [2, "wide"]),
         ("HIGH", TensorProto.FLOAT, [2, "wide"]),
         ("WHERE", TensorProto.INT64, [2, "count"]),
+        ("SUM", TensorProto.FLOAT, []),
     ]
     models.onnx_model(repository, "parts", nodes, inputs, outputs, initializers=[half])
 
@@ -168,12 +171,12 @@ def test_metadata_of_scalars_and_unknown_sizes(listening: RunningServer) -> None
 
 
 @pytest.mark.parametrize("ask", WAYS)
-@pytest.mark.parametrize("outputs", [["LOW", "HIGH", "WHERE"], ["WHERE", "LOW"], ["HIGH"]], ids=str)
+@pytest.mark.parametrize("outputs", [["LOW", "HIGH", "WHERE", "SUM"], ["WHERE", "LOW"], ["SUM"]], ids=str)
 def test_several_outputs_and_a_choice_of_them(
     server: RunningServer, repository: Path, ask: Ask, outputs: list[str]
 ) -> None:
     direct = onnxruntime.InferenceSession(str(repository / "parts" / "1" / "model.onnx"))
-    for wide, factor in [(3, 2.0), (5, -1.0), (5, 0.0), (3, 2.0), (3, 0.5)]:
+    for wide, factor in [(3, 2.0), (5, -1.0), (5, 0.0), (0, 2.0), (3, 2.0), (3, 0.5)]:
         inputs = {"X": np.arange(4 * wide, dtype=np.float32).reshape(4, wide), "factor": np.array(factor, np.float32)}
         answer = ask(server, "parts", inputs, outputs)
         for name, expected in zip(outputs, direct.run(outputs, inputs), strict=True):
@@ -243,3 +246,18 @@ def test_one_pool_of_threads_for_all_sessions(start, tmp_path: Path) -> None:
         np.testing.assert_array_equal(over_grpc(server, "add_one", inputs, ["OUTPUT0"])["OUTPUT0"], [[2] * 4])
         counts[threads] = threads_of(server)
     assert counts[5] - counts[1] == 4
+
+
+def test_instances_that_share_a_session_do_not_mix_requests_up(start, tmp_path: Path) -> None:
+    share = 'parameters { key: "share_session_between_instances" value { string_value: "true" } }'
+    models.add_any(tmp_path, "add_any", f"max_batch_size: 4 instance_group {{ count: 3 kind: KIND_CPU }} {share}")
+    server = start(tmp_path)
+    with grpcclient.InferenceServerClient(server.grpc) as client, ThreadPoolExecutor(8) as pool:
+
+        def ask(number: int) -> bool:
+            array = np.full((1, 1 + number % 7), number, np.float32)
+            tensor = grpcclient.InferInput("INPUT0", array.shape, "FP32")
+            tensor.set_data_from_numpy(array)
+            return np.array_equal(client.infer("add_any", [tensor]).as_numpy("OUTPUT0"), array + 1)
+
+        assert all(pool.map(ask, range(400)))

@@ -172,6 +172,21 @@ def test_outputs_are_bound_again_after_an_odd_request(tmp_path) -> None:
     assert [allocated(3) for _ in range(4)] == [{2}, {2}, set(), set()]
 
 
+def test_a_file_whose_names_lie(tmp_path) -> None:
+    """It says that the output has as many rows as the input, and it has twice as many."""
+    nodes = [helper.make_node("Concat", ["X", "X"], ["Y"], axis=0)]
+    tensor = (TensorProto.FLOAT, ["rows", 2])
+    models.onnx_model(tmp_path, "doubled", nodes, [("X", *tensor)], [("Y", *tensor)])
+    model = load(ModelFile(tmp_path / "doubled" / "1", "model.onnx"))
+    instance = model.start_instance(spec_of(model, {}), 1)
+    for rows in (1, 3):
+        array = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        results = [run(instance, (array,)) for _ in range(4)]
+        for outputs, _ in results:
+            np.testing.assert_array_equal(outputs[0], np.concatenate([array, array]))
+        assert [allocated for _, allocated in results] == [{0}, {0}, set(), set()]
+
+
 def test_a_request_that_fails_changes_nothing(tmp_path) -> None:
     models.gather(tmp_path, "gather")
     model = load(ModelFile(tmp_path / "gather" / "1", "model.onnx"))
