@@ -26,10 +26,12 @@ setup: $(BUILT) ## Make .venv with all extras and build the wire into it, in rel
 demo: setup ## A real model, a real picture, through shared memory; half a minute once built.
 	$(BIN)/python -m examples.demo
 
-fmt: setup ## Format Python and Rust.
+fmt: setup ## Format Python and Rust; write the pages that are made from tables.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only --quiet .
 	cargo fmt
+	$(BIN)/python -m headrace.config.flags > docs/flags.md
+	$(BIN)/python -m headrace.config.onnx_settings > docs/onnx.md
 
 lint: setup ## Style, types, the import law, the extension's stub.
 	$(BIN)/ruff format --check .
