@@ -2,6 +2,9 @@
 
 from typing import final
 
+_Tensor = tuple[str, str, list[int], list[int] | None, bool, list[str]]
+"""Name, dtype, dims, reshape, optional, labels."""
+
 class WireError(Exception):
     """`args` are (kind name, message)."""
 
@@ -13,6 +16,12 @@ def error_table() -> list[tuple[str, int, int]]:
 
 def now() -> int:
     """Monotonic nanoseconds: the clock of all stamps."""
+
+def unpack_strings(tensor: bytes) -> list[str | bytes]:
+    """The elements of a BYTES tensor: `str`, or `bytes` where they are no UTF-8."""
+
+def pack_strings(elements: list[str | bytes]) -> Buffer:
+    """A BYTES tensor of elements that are `str` or `bytes`."""
 
 @final
 class Wire:
@@ -88,9 +97,10 @@ class Intake:
         model: str,
         version: int,
         max_batch_size: int,
-        inputs: list[tuple[str, str, list[int]]],
-        outputs: list[tuple[str, str, list[int]]],
+        inputs: list[_Tensor],
+        outputs: list[_Tensor],
         on_device: bool,
+        text_only: bool = False,
     ) -> Intake: ...
     def wait(
         self, thresholds: list[tuple[int, int]], until: int | None, device: int, nudges: int | None, limit: int
@@ -117,6 +127,8 @@ class Batch:
     @property
     def taken(self) -> int: ...
     def shape(self, position: int) -> tuple[int, ...]: ...
+    def given(self, position: int) -> bool: ...
+    def nbytes(self, position: int) -> int: ...
     def wanted(self) -> list[int]: ...
     def view(self, position: int) -> int | None: ...
     def gather(self, position: int, buffer: Buffer) -> None: ...

@@ -1,17 +1,16 @@
 //! The HTTP body of an inference: JSON, with the binary tensors behind it.
-use std::fmt;
+use std::borrow::Cow;
 
 use bytes::Bytes;
-use serde::{
-    Deserialize, Deserializer,
-    de::{self, DeserializeSeed, SeqAccess, Visitor},
-};
-use serde_json::{Map, Value, json, value::RawValue};
+use serde::Deserialize;
+use serde_json::{Map, Value, value::RawValue};
 
 use crate::{
     dtype::Dtype,
     envelope::{Envelope, InputEnvelope, OutputEnvelope, RegionPart, Source},
     error::{Error, Result},
+    json::{self, put},
+    parameters::{Parameter, check_http},
     pending::{OutputReply, Reply},
 };
 
@@ -50,42 +49,61 @@ struct OutputJson {
 #[derive(Default)]
 pub(crate) struct Formats {
     default: bool,
-    named: Vec<(String, bool)>,
+    /// What a requested output says itself.
+    named: Vec<(String, Option<bool>)>,
 }
 
 impl Formats {
     fn binary(&self, output: &str) -> bool {
-        self.named.iter().find(|(name, _)| name == output).map_or(self.default, |&(_, binary)| binary)
+        let named = self.named.iter().find(|(name, _)| name == output);
+        named.and_then(|&(_, binary)| binary).unwrap_or(self.default)
     }
 }
 
-/// Reads a body whose first `json_length` bytes are JSON (`None`: all of them).
+/// Reads a body whose first `given` bytes are JSON (`None`: all of them; 0: the body is the content of the model's one input).
 ///
 /// # Errors
-/// `InvalidArgument` for JSON that cannot be read, lengths that lie and references that contradict each other,
-/// `Unsupported` for what is not served yet.
+/// `InvalidArgument` for JSON that cannot be read, lengths that lie and references that contradict each other.
 pub(crate) fn decode(
     model: &str,
     version: &str,
     body: &Bytes,
-    json_length: Option<usize>,
+    given: Option<usize>,
 ) -> Result<(Envelope, Formats)> {
-    let json_length = json_length.unwrap_or(body.len());
+    let json_length = given.unwrap_or(body.len());
     if json_length > body.len() {
         return Err(Error::invalid(format!(
             "invalid Inference-Header-Content-Length: {json_length} is over the {} bytes of the body",
             body.len()
         )));
     }
-    if json_length == 0 {
-        return Err(Error::unsupported(
-            "raw binary requests (Inference-Header-Content-Length: 0) are not served yet",
-        ));
+    if given == Some(0) {
+        let envelope = Envelope {
+            model: model.into(),
+            version: version.into(),
+            raw: Some(body.clone()),
+            ..Envelope::default()
+        };
+        return Ok((envelope, Formats { default: true, named: vec![] }));
     }
-    let request: RequestJson = serde_json::from_slice(&body[..json_length])
-        .map_err(|error| Error::invalid(format!("failed to parse the request JSON buffer: {error}")))?;
+    let text = &body[..json_length];
+    let quoted;
+    let request: RequestJson = match serde_json::from_slice(text) {
+        Ok(request) => request,
+        Err(error) => {
+            quoted = json::quote_words(text); // few bodies have such words: they are looked for last
+            if matches!(quoted, Cow::Borrowed(_)) {
+                return Err(unreadable(&error));
+            }
+            serde_json::from_slice(&quoted).map_err(|error| unreadable(&error))?
+        }
+    };
     let id = request.id.clone();
     envelope(model, version, request, body.slice(json_length..)).map_err(|error| error.of_request(&id))
+}
+
+fn unreadable(error: &serde_json::Error) -> Error {
+    Error::invalid(format!("failed to parse the request JSON buffer: {error}"))
 }
 
 fn envelope(
@@ -102,29 +120,34 @@ fn envelope(
             binary.len()
         )));
     }
-    let mut formats =
-        Formats { default: flag(&request.parameters, "binary_data_output")?.unwrap_or(false), named: vec![] };
+    let parameters = request.parameters.iter().map(|(key, value)| (key.as_str(), Parameter::of_json(value)));
+    check_http(parameters)?;
+    let default = flag(&request.parameters, "binary_data_output")?.unwrap_or(false);
+    let mut formats = Formats { default, named: Vec::with_capacity(request.outputs.len()) };
     let mut outputs = Vec::with_capacity(request.outputs.len());
-    for OutputJson { name, parameters } in request.outputs {
-        if parameters.get("classification").is_some_and(|count| *count != json!(0)) {
-            return Err(Error::unsupported(format!(
-                "classification of output '{name}' for model '{model}' is not served yet"
-            )));
-        }
-        let region = region(&parameters, "output", &name)?;
-        let binary = flag(&parameters, "binary_data")?;
-        if region.is_some() && binary == Some(true) {
-            return Err(Error::invalid(format!(
-                "output '{name}' can not set both 'shared_memory_region' and 'binary_data'"
-            )));
-        }
-        if let Some(binary) = binary {
-            formats.named.push((name.clone(), binary));
-        }
-        outputs.push(OutputEnvelope { name, region });
+    for tensor in request.outputs {
+        let (output, binary) = output(tensor)?;
+        formats.named.push((output.name.clone(), binary));
+        outputs.push(output);
     }
-    let envelope = Envelope { model: model.into(), version: version.into(), id: request.id, inputs, outputs };
+    let envelope =
+        Envelope { model: model.into(), version: version.into(), id: request.id, inputs, outputs, raw: None };
     Ok((envelope, formats))
+}
+
+fn output(tensor: OutputJson) -> Result<(OutputEnvelope, Option<bool>)> {
+    let OutputJson { name, parameters } = tensor;
+    let region = region(&parameters, "output", &name)?;
+    let binary = flag(&parameters, "binary_data")?;
+    let classes = unsigned(&parameters, "classification", "output", &name)?.unwrap_or(0);
+    if region.is_some() && (binary == Some(true) || classes > 0) {
+        let other = if classes > 0 { "classification" } else { "binary_data" };
+        return Err(Error::invalid(format!(
+            "output '{name}' can't set both 'shared_memory_region' and '{other}'"
+        )));
+    }
+    let classes = usize::try_from(classes).unwrap_or(usize::MAX);
+    Ok((OutputEnvelope { name, region, classes }, binary))
 }
 
 fn input(tensor: InputJson, binary: &mut Bytes) -> Result<InputEnvelope> {
@@ -137,7 +160,7 @@ fn input(tensor: InputJson, binary: &mut Bytes) -> Result<InputEnvelope> {
             let given = binary.len();
             let size = usize::try_from(size).ok().filter(|&size| size <= given).ok_or_else(|| {
                 Error::invalid(format!(
-                    "input '{name}' has 'binary_data_size' {size}, but {given} bytes are left in the body"
+                    "unexpected size for input '{name}': 'binary_data_size' is {size}, but {given} bytes are left in the body"
                 ))
             })?;
             Source::Inline(binary.split_to(size))
@@ -145,12 +168,12 @@ fn input(tensor: InputJson, binary: &mut Bytes) -> Result<InputEnvelope> {
         (None, None, Some(data)) => Source::Inline(parse_data(&name, &datatype, data)?),
         (None, None, None) => {
             return Err(Error::invalid(format!(
-                "input '{name}' has no data: expected 'data', 'binary_data_size' or 'shared_memory_region'"
+                "input '{name}' must set only one of 'data', 'binary_data_size' and 'shared_memory_region', but no field is set"
             )));
         }
         _ => {
             return Err(Error::invalid(format!(
-                "input '{name}' must have only one of 'data', 'binary_data_size' and 'shared_memory_region'"
+                "input '{name}' must set only one of 'data', 'binary_data_size' and 'shared_memory_region', but several are set"
             )));
         }
     };
@@ -196,99 +219,17 @@ fn flag(parameters: &Map<String, Value>, key: &str) -> Result<Option<bool>> {
 
 fn parse_data(name: &str, datatype: &str, data: &RawValue) -> Result<Bytes> {
     let Some(dtype) = Dtype::from_name(datatype) else {
-        return Err(match datatype {
-            "BYTES" => Error::unsupported(format!("input '{name}' is BYTES, which is not served yet")),
-            _ => Error::invalid(format!("input '{name}' has unknown datatype '{datatype}'")),
-        });
+        return Err(Error::invalid(format!("invalid datatype for input '{name}': '{datatype}'")));
     };
     if matches!(dtype, Dtype::Fp16 | Dtype::Bf16) {
         return Err(Error::invalid(format!(
-            "input '{name}': {datatype} can not be sent as JSON; send it as binary data or in shared memory"
+            "receiving {datatype} data via JSON is not supported. Please use the binary data format for input '{name}'"
         )));
     }
-    let mut bytes = Vec::new();
-    let mut reader = serde_json::Deserializer::from_str(data.get());
-    Elements { dtype, bytes: &mut bytes }.deserialize(&mut reader).map_err(|error| {
-        Error::invalid(format!("failed to read the {datatype} data of input '{name}': {error}"))
+    let bytes = json::read(dtype, data).map_err(|error| {
+        Error::invalid(format!("Unable to parse 'data' of input '{name}' as {datatype}: {error}"))
     })?;
     Ok(bytes.into())
-}
-
-/// Numbers in lists of any depth, appended in row-major order as little-endian elements.
-struct Elements<'a> {
-    dtype: Dtype,
-    bytes: &'a mut Vec<u8>,
-}
-
-impl Elements<'_> {
-    fn integer(&mut self, value: i128) -> std::result::Result<(), String> {
-        let size = self.dtype.size();
-        let bits = 8 * size;
-        let range = match self.dtype {
-            Dtype::Bool => 0..=1,
-            Dtype::Uint8 | Dtype::Uint16 | Dtype::Uint32 | Dtype::Uint64 => 0..=(1_i128 << bits) - 1,
-            Dtype::Int8 | Dtype::Int16 | Dtype::Int32 | Dtype::Int64 => {
-                -(1_i128 << (bits - 1))..=(1_i128 << (bits - 1)) - 1
-            }
-            #[allow(clippy::cast_precision_loss)] // the client chose a float for its integer
-            Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp32 | Dtype::Fp64 => return self.float(value as f64),
-        };
-        if !range.contains(&value) {
-            return Err(format!("{value} is out of the range of {}", self.dtype.name()));
-        }
-        self.bytes.extend_from_slice(&value.to_le_bytes()[..size]);
-        Ok(())
-    }
-
-    fn float(&mut self, value: f64) -> std::result::Result<(), String> {
-        match self.dtype {
-            #[allow(clippy::cast_possible_truncation)] // rounding to the nearest FP32 is what is asked for
-            Dtype::Fp32 => self.bytes.extend_from_slice(&(value as f32).to_le_bytes()),
-            Dtype::Fp64 => self.bytes.extend_from_slice(&value.to_le_bytes()),
-            _ => return Err(format!("{value} is no {}", self.dtype.name())),
-        }
-        Ok(())
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for Elements<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> std::result::Result<(), D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Elements<'_> {
-    type Value = ();
-
-    fn expecting(&self, text: &mut fmt::Formatter) -> fmt::Result {
-        write!(text, "{} elements, in lists", self.dtype.name())
-    }
-
-    fn visit_bool<E: de::Error>(mut self, value: bool) -> std::result::Result<(), E> {
-        match self.dtype {
-            Dtype::Bool => self.integer(i128::from(value)).map_err(E::custom),
-            _ => Err(E::invalid_type(de::Unexpected::Bool(value), &self)),
-        }
-    }
-
-    fn visit_u64<E: de::Error>(mut self, value: u64) -> std::result::Result<(), E> {
-        self.integer(i128::from(value)).map_err(E::custom)
-    }
-
-    fn visit_i64<E: de::Error>(mut self, value: i64) -> std::result::Result<(), E> {
-        self.integer(i128::from(value)).map_err(E::custom)
-    }
-
-    fn visit_f64<E: de::Error>(mut self, value: f64) -> std::result::Result<(), E> {
-        self.float(value).map_err(E::custom)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> std::result::Result<(), A::Error> {
-        while list.next_element_seed(Elements { dtype: self.dtype, bytes: &mut *self.bytes })?.is_some() {}
-        Ok(())
-    }
 }
 
 /// The pieces of a reply body, and the length of its JSON part where binaries follow it.
@@ -297,65 +238,54 @@ impl<'de> Visitor<'de> for Elements<'_> {
 /// `InvalidArgument` for an output that JSON cannot carry.
 pub(crate) fn encode(reply: Reply, formats: &Formats) -> Result<(Vec<Bytes>, Option<usize>)> {
     let Reply { spec, id, outputs } = reply;
-    let (mut described, mut binaries) = (Vec::with_capacity(outputs.len()), Vec::new());
-    for OutputReply { index, shape, bytes } in outputs {
-        let tensor = &spec.outputs[index];
-        let mut output = json!({"name": tensor.name, "datatype": tensor.dtype.name(), "shape": shape});
-        match bytes {
-            None => {}
-            Some(bytes) if formats.binary(&tensor.name) => {
-                output["parameters"] = json!({"binary_data_size": bytes.len()});
-                binaries.push(bytes);
-            }
-            Some(bytes) => output["data"] = json_data(&tensor.name, tensor.dtype, &bytes)?,
-        }
-        described.push(output);
-    }
-    let mut head =
-        json!({"model_name": spec.model, "model_version": spec.version.to_string(), "outputs": described});
+    let (mut head, mut binaries) = (Vec::with_capacity(256), Vec::new());
+    head.push(b'{');
     if !id.is_empty() {
-        head["id"] = id.into();
+        head.extend_from_slice(b"\"id\":");
+        put(&mut head, &id);
+        head.push(b',');
     }
-    let head: Bytes = head.to_string().into();
-    let json_length = (!binaries.is_empty()).then_some(head.len());
-    Ok(([vec![head], binaries].concat(), json_length))
-}
-
-fn json_data(name: &str, dtype: Dtype, bytes: &[u8]) -> Result<Value> {
-    macro_rules! numbers {
-        ($type:ty) => {
-            bytes
-                .chunks_exact(size_of::<$type>())
-                .map(|chunk| <$type>::from_le_bytes(chunk.try_into().unwrap_or_default()).into())
-                .collect()
-        };
-    }
-    let values: Vec<Value> = match dtype {
-        Dtype::Bool => bytes.iter().map(|&byte| (byte != 0).into()).collect(),
-        Dtype::Uint8 => bytes.iter().map(|&byte| byte.into()).collect(),
-        Dtype::Uint16 => numbers!(u16),
-        Dtype::Uint32 => numbers!(u32),
-        Dtype::Uint64 => numbers!(u64),
-        Dtype::Int8 => numbers!(i8),
-        Dtype::Int16 => numbers!(i16),
-        Dtype::Int32 => numbers!(i32),
-        Dtype::Int64 => numbers!(i64),
-        Dtype::Fp32 => bytes
-            .chunks_exact(4)
-            .map(|chunk| fp32(f32::from_le_bytes(chunk.try_into().unwrap_or_default())))
-            .collect(),
-        Dtype::Fp64 => numbers!(f64),
-        Dtype::Fp16 | Dtype::Bf16 => {
-            return Err(Error::invalid(format!(
-                "output '{name}': {} can not be sent as JSON; ask for binary data or shared memory",
-                dtype.name()
-            )));
+    head.extend_from_slice(b"\"model_name\":");
+    put(&mut head, &spec.model);
+    head.extend_from_slice(format!(",\"model_version\":\"{}\",\"outputs\":[", spec.version).as_bytes());
+    for (at, output) in outputs.into_iter().enumerate() {
+        if at > 0 {
+            head.push(b',');
         }
-    };
-    Ok(values.into())
+        let name = &spec.outputs[output.index].name;
+        binaries.extend(describe(name, output, formats.binary(name), &mut head)?);
+    }
+    head.extend_from_slice(b"]}");
+    let json_length = (!binaries.is_empty()).then_some(head.len());
+    Ok(([vec![head.into()], binaries].concat(), json_length))
 }
 
-/// The shortest decimal that reads back as the same FP32.
-fn fp32(value: f32) -> Value {
-    value.to_string().parse::<f64>().map_or(Value::Null, Value::from)
+/// Appends an output to the JSON; returns its bytes where they are to follow the JSON.
+fn describe(name: &str, output: OutputReply, binary: bool, json: &mut Vec<u8>) -> Result<Option<Bytes>> {
+    let OutputReply { dtype, shape, bytes, .. } = output;
+    json.extend_from_slice(b"{\"name\":");
+    put(json, name);
+    json.extend_from_slice(format!(",\"datatype\":\"{}\",\"shape\":", dtype.name()).as_bytes());
+    put(json, &shape);
+    let mut behind = None;
+    match bytes {
+        None => {}
+        Some(bytes) if binary => {
+            json.extend_from_slice(
+                format!(",\"parameters\":{{\"binary_data_size\":{}}}", bytes.len()).as_bytes(),
+            );
+            behind = Some(bytes);
+        }
+        Some(bytes) => {
+            json.extend_from_slice(b",\"data\":");
+            json::write(dtype, &bytes, json).map_err(|why| {
+                Error::invalid(format!(
+                    "sending {} data via JSON is not supported for output '{name}': {why}. Please use the binary data format for output '{name}'",
+                    dtype.name()
+                ))
+            })?;
+        }
+    }
+    json.push(b'}');
+    Ok(behind)
 }

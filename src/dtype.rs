@@ -1,4 +1,5 @@
 //! The element types of the protocol.
+use crate::shape::elements;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dtype {
@@ -15,10 +16,12 @@ pub(crate) enum Dtype {
     Bf16,
     Fp32,
     Fp64,
+    /// Strings of bytes, each with its length in front: see strings.rs.
+    Bytes,
 }
 
-/// Wire name and bytes per element. `BYTES` has no fixed size and is not served yet.
-const TABLE: [(Dtype, &str, usize); 13] = [
+/// Wire name and bytes per element; `BYTES` has no fixed size and can lie anywhere.
+const TABLE: [(Dtype, &str, usize); 14] = [
     (Dtype::Bool, "BOOL", 1),
     (Dtype::Uint8, "UINT8", 1),
     (Dtype::Uint16, "UINT16", 2),
@@ -32,6 +35,7 @@ const TABLE: [(Dtype, &str, usize); 13] = [
     (Dtype::Bf16, "BF16", 2),
     (Dtype::Fp32, "FP32", 4),
     (Dtype::Fp64, "FP64", 8),
+    (Dtype::Bytes, "BYTES", 1),
 ];
 
 impl Dtype {
@@ -43,18 +47,14 @@ impl Dtype {
         TABLE[self as usize].1
     }
 
+    /// Bytes of an element, to which it is aligned; 1 for `BYTES`, whose elements tell theirs themselves.
     pub(crate) fn size(self) -> usize {
         TABLE[self as usize].2
     }
 
-    /// Bytes of a tensor of this type and shape; `None` where a dimension is negative or the product leaves 63 bits.
+    /// Bytes of a tensor of this type and shape, which is not `BYTES`; `None` where a dimension is negative or the product
+    /// leaves 63 bits.
     pub(crate) fn bytes(self, shape: &[i64]) -> Option<usize> {
-        let elements = shape.iter().try_fold(
-            1_i64,
-            |product, &dim| {
-                if dim < 0 { None } else { product.checked_mul(dim) }
-            },
-        )?;
-        usize::try_from(elements).ok()?.checked_mul(self.size()).filter(|&bytes| i64::try_from(bytes).is_ok())
+        elements(shape)?.checked_mul(self.size()).filter(|&bytes| i64::try_from(bytes).is_ok())
     }
 }

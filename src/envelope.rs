@@ -29,9 +29,11 @@ pub(crate) struct InputEnvelope {
 pub(crate) struct OutputEnvelope {
     pub(crate) name: String,
     pub(crate) region: Option<RegionPart>,
+    /// How many of its largest elements are wanted in place of all; 0: all.
+    pub(crate) classes: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Envelope {
     pub(crate) model: String,
     pub(crate) version: String,
@@ -39,4 +41,6 @@ pub(crate) struct Envelope {
     pub(crate) inputs: Vec<InputEnvelope>,
     /// Empty: all outputs of the model, in the reply.
     pub(crate) outputs: Vec<OutputEnvelope>,
+    /// The content of the model's one input, when there is nothing else.
+    pub(crate) raw: Option<Bytes>,
 }

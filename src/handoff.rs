@@ -5,7 +5,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyTuple};
+use pyo3::{
+    exceptions::{PyTypeError, PyValueError},
+    prelude::*,
+    types::{PyBytes, PyList, PyString, PyTuple},
+};
 
 use crate::{
     buffer::{self, Memory},
@@ -13,14 +17,17 @@ use crate::{
     dtype::Dtype,
     error::{Error, Kind, Result},
     pending::{self, LaneKey, OutputReply, Patience, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
+    shape::elements,
     shm::Slice,
     stamps::{BatchStamps, Duration, now},
+    strings,
 };
 
 /// Copies below this many bytes keep the interpreter lock: giving it up and getting it back costs more.
 const SHORT_COPY: usize = 64 << 10;
 
-type TensorTuple = (String, String, Vec<i64>);
+/// Name, dtype, dims, reshape, optional, labels.
+type TensorTuple = (String, String, Vec<i64>, Option<Vec<i64>>, bool, Vec<String>);
 type LaneTuple = (u64, u64, Vec<u64>, i32);
 type BatchSumsTuple = (u64, (u64, u64), (u64, u64), (u64, u64));
 
@@ -31,10 +38,10 @@ pub(crate) struct Intake {
 }
 
 fn tensor_specs(tensors: Vec<TensorTuple>) -> PyResult<Vec<TensorSpec>> {
-    let spec = |(name, dtype, dims): TensorTuple| {
+    let spec = |(name, dtype, dims, reshape, optional, labels): TensorTuple| {
         let known = Dtype::from_name(&dtype)
             .ok_or_else(|| PyValueError::new_err(format!("unknown datatype {dtype}")))?;
-        Ok(TensorSpec { name, dtype: known, dims })
+        Ok(TensorSpec { name, dtype: known, dims, reshape, optional, labels })
     };
     tensors.into_iter().map(spec).collect()
 }
@@ -46,6 +53,7 @@ fn pair(duration: Duration) -> (u64, u64) {
 #[pymethods]
 impl Intake {
     #[new]
+    #[pyo3(signature = (model, version, max_batch_size, inputs, outputs, on_device, text_only = false))]
     fn new(
         model: String,
         version: i64,
@@ -53,9 +61,10 @@ impl Intake {
         inputs: Vec<TensorTuple>,
         outputs: Vec<TensorTuple>,
         on_device: bool,
+        text_only: bool,
     ) -> PyResult<Self> {
         let (inputs, outputs) = (tensor_specs(inputs)?, tensor_specs(outputs)?);
-        let spec = Spec { model, version, max_batch: max_batch_size, inputs, outputs, on_device };
+        let spec = Spec { model, version, max_batch: max_batch_size, inputs, outputs, on_device, text_only };
         Ok(Self { inner: Arc::new(pending::Intake::new(spec)) })
     }
 
@@ -257,11 +266,17 @@ impl Batch {
         })
     }
 
-    /// Dimensions of an input without the batch dimension.
-    fn dims(&self, input: usize) -> &[i64] {
-        let ranks = self.intake.spec.inputs.iter().map(|tensor| tensor.dims.len());
-        let start: usize = ranks.take(input).sum();
-        &self.key.shapes[start..start + self.intake.spec.inputs[input].dims.len()]
+    /// What the key says of an input: dimensions without the batch dimension, behind a mark for an optional one.
+    fn key_part(&self, input: usize) -> &[i64] {
+        let tensors = &self.intake.spec.inputs;
+        let start: usize = tensors.iter().take(input).map(TensorSpec::key_length).sum();
+        &self.key.shapes[start..start + tensors[input].key_length()]
+    }
+
+    /// Dimensions of an input without the batch dimension, as the backend has them.
+    fn dims(&self, input: usize) -> Vec<i64> {
+        let tensor = &self.intake.spec.inputs[input];
+        tensor.to_backend(&self.key_part(input)[usize::from(tensor.optional)..])
     }
 
     fn inputs(&self, position: usize) -> impl Iterator<Item = &Memory> {
@@ -276,6 +291,46 @@ impl Batch {
         })
     }
 
+    /// Bytes of each request's part of an output of the whole batch; where there are bytes, they must be just these parts.
+    fn part_lengths(&self, output: usize, shape: &[i64], whole: Option<&[u8]>) -> PyResult<Vec<usize>> {
+        let spec = &self.intake.spec;
+        let tensor = &spec.outputs[output];
+        let dims = if spec.max_batch == 0 { shape } else { shape.get(1..).unwrap_or_default() };
+        let wrong_rows = spec.max_batch > 0 && shape.first() != Some(&self.rows.cast_signed());
+        let lengths = match whole {
+            _ if wrong_rows => None,
+            Some(whole) if tensor.dtype == Dtype::Bytes => {
+                elements(dims).and_then(|row| self.string_lengths(whole, row))
+            }
+            _ => tensor
+                .dtype
+                .bytes(dims)
+                .map(|row| self.outputs(output, row).map(|(_, bytes)| bytes).collect()),
+        };
+        let fits = |lengths: &Vec<usize>| {
+            whole.is_none_or(|whole| {
+                lengths.iter().try_fold(0, |sum: usize, &more| sum.checked_add(more)) == Some(whole.len())
+            })
+        };
+        lengths.filter(fits).ok_or_else(|| {
+            let (name, rows, bytes) = (&tensor.name, self.rows, whole.map_or(0, <[u8]>::len));
+            PyValueError::new_err(format!(
+                "output '{name}' of {rows} rows has shape {shape:?} in {bytes} bytes"
+            ))
+        })
+    }
+
+    /// Bytes of each request's part of BYTES elements; `None` where there are fewer.
+    fn string_lengths(&self, mut whole: &[u8], row: usize) -> Option<Vec<usize>> {
+        let length = |answering: &Answering| {
+            let count = row.checked_mul(usize::try_from(answering.request.rows).ok()?)?;
+            let length = strings::prefix(whole, count).ok()?;
+            whole = &whole[length..];
+            Some(length)
+        };
+        self.requests.iter().map(length).collect()
+    }
+
     /// Gives each request its part of an output: with `direct`, parts that a DMA engine could put in place are there already.
     fn spread(
         &mut self,
@@ -286,25 +341,14 @@ impl Batch {
         direct: bool,
     ) -> PyResult<()> {
         let spec = self.intake.spec.clone();
-        let dims = if spec.max_batch == 0 { shape } else { shape.get(1..).unwrap_or_default() };
-        let row_bytes = spec.outputs[output].dtype.bytes(dims).unwrap_or(usize::MAX);
-        let rows = usize::try_from(self.rows).unwrap_or(usize::MAX);
-        let wrong_rows = spec.max_batch > 0 && shape.first() != Some(&self.rows.cast_signed());
-        if wrong_rows || whole.as_ref().is_some_and(|whole| row_bytes.checked_mul(rows) != Some(whole.len()))
-        {
-            return Err(PyValueError::new_err(format!(
-                "output '{}' of {rows} rows has shape {shape:?} in {} bytes",
-                spec.outputs[output].name,
-                whole.map_or(0, |whole| whole.len())
-            )));
-        }
+        let lengths = self.part_lengths(output, shape, whole.as_deref())?;
+        let dims = client_dims(&spec, output, shape)?;
         let bytes = whole.as_ref().map_or(0, Bytes::len);
         let requests = &mut self.requests;
         let mut copied = 0;
-        let mut hand_out = || {
+        let hand_out = || {
             let mut at = 0;
-            for Answering { request, outputs, error } in requests.iter_mut() {
-                let length = row_bytes * usize::try_from(request.rows).unwrap_or(0);
+            for (Answering { request, outputs, error }, length) in requests.iter_mut().zip(lengths) {
                 let (start, wanted) = (at, &request.outputs[output]);
                 at += length;
                 let part =
@@ -323,8 +367,8 @@ impl Batch {
                         None
                     }
                 };
-                let shape = request_shape(&spec, request.rows, dims);
-                outputs.push(OutputReply { index: output, shape, bytes });
+                let shape = request_shape(&spec, request.rows, &dims);
+                outputs.push(OutputReply { index: output, dtype: spec.outputs[output].dtype, shape, bytes });
             }
         };
         if bytes < SHORT_COPY {
@@ -407,6 +451,19 @@ fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
     }
 }
 
+/// Dimensions of an output of this shape as clients have them, without the batch dimension.
+fn client_dims(spec: &Spec, output: usize, shape: &[i64]) -> PyResult<Vec<i64>> {
+    let tensor = &spec.outputs[output];
+    let dims = &shape[usize::from(spec.max_batch > 0)..];
+    tensor.to_client(dims).ok_or_else(|| {
+        PyValueError::new_err(format!(
+            "output '{}' has dims {dims:?}, but its reshape says {:?}",
+            tensor.name,
+            tensor.reshape.as_deref().unwrap_or_default()
+        ))
+    })
+}
+
 /// Whether an output of `nbytes` in its region would lie over an input or another output of its request: engines take for
 /// granted that it does not.
 fn overlaps(request: &Request, output: usize, slice: &Slice, nbytes: usize) -> bool {
@@ -457,7 +514,17 @@ impl Batch {
 
     /// Shape of an input of the whole batch.
     fn shape<'py>(&self, py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, request_shape(&self.intake.spec, self.rows, self.dims(position)))
+        PyTuple::new(py, request_shape(&self.intake.spec, self.rows, &self.dims(position)))
+    }
+
+    /// Whether its requests came with this input, which may be optional.
+    fn given(&self, position: usize) -> bool {
+        !self.intake.spec.inputs[position].optional || self.key_part(position)[0] == 1
+    }
+
+    /// Bytes of an input of the whole batch.
+    fn nbytes(&self, position: usize) -> usize {
+        self.inputs(position).map(Memory::len).sum()
     }
 
     /// Outputs that some request wants, by position.
@@ -490,8 +557,7 @@ impl Batch {
     /// Copies an input of all requests into `buffer`, one after another.
     fn gather(&mut self, py: Python<'_>, position: usize, buffer: &Buffer) -> PyResult<()> {
         let buffer = buffer.inner.as_ref().ok_or_else(given_away)?;
-        let bytes: usize =
-            self.requests.iter().map(|answering| answering.request.inputs[position].len()).sum();
+        let bytes = self.nbytes(position);
         if bytes > buffer.len() {
             return Err(PyValueError::new_err(format!(
                 "{bytes} bytes do not fit a buffer of {}",
@@ -522,10 +588,15 @@ impl Batch {
     }
 
     /// An output is in the client's region already, where `target` said.
-    fn placed(&mut self, output: usize, shape: Vec<i64>) {
-        for answering in &mut self.requests {
-            answering.outputs.push(OutputReply { index: output, shape: shape.clone(), bytes: None });
+    fn placed(&mut self, output: usize, shape: Vec<i64>) -> PyResult<()> {
+        let spec = self.intake.spec.clone();
+        let dims = client_dims(&spec, output, &shape)?;
+        let dtype = spec.outputs[output].dtype;
+        for Answering { request, outputs, .. } in &mut self.requests {
+            let shape = request_shape(&spec, request.rows, &dims);
+            outputs.push(OutputReply { index: output, dtype, shape, bytes: None });
         }
+        Ok(())
     }
 
     /// Hands an output of the whole batch to its requests: copied into a region, or as a part of the buffer for a reply. The
@@ -542,9 +613,10 @@ impl Batch {
     }
 
     /// Answers each request's `output` with its own input `source`: bytes of a message are passed on, those of regions are copied.
-    fn forward(&mut self, py: Python<'_>, output: usize, source: usize) {
-        let bytes: usize = self.requests.iter().map(|answering| answering.request.inputs[source].len()).sum();
-        let (spec, dims) = (self.intake.spec.clone(), self.dims(source).to_vec());
+    fn forward(&mut self, py: Python<'_>, output: usize, source: usize) -> PyResult<()> {
+        let (bytes, spec) = (self.nbytes(source), self.intake.spec.clone());
+        let shape = request_shape(&spec, self.rows, &self.dims(source));
+        let dims = client_dims(&spec, output, &shape)?;
         let requests = &mut self.requests;
         let mut copied = 0;
         let mut pass = || {
@@ -573,7 +645,7 @@ impl Batch {
                     }
                 };
                 let shape = request_shape(&spec, request.rows, &dims);
-                outputs.push(OutputReply { index: output, shape, bytes });
+                outputs.push(OutputReply { index: output, dtype: spec.outputs[output].dtype, shape, bytes });
             }
         };
         if bytes < SHORT_COPY {
@@ -582,6 +654,7 @@ impl Batch {
             py.detach(pass);
         }
         self.copied_out += copied;
+        Ok(())
     }
 
     /// Bytes of an input that a DMA engine cannot copy from where they are.
@@ -685,6 +758,67 @@ impl Drop for Batch {
             let error =
                 Error::new(Kind::Internal, format!("an instance of model '{model}' dropped the request"));
             self.finish(Some(&error), 0, 0);
+        }
+    }
+}
+
+/// The elements of a BYTES tensor: `str`, or `bytes` where they are no UTF-8.
+#[pyfunction]
+pub(crate) fn unpack_strings<'py>(py: Python<'py>, tensor: &[u8]) -> PyResult<Bound<'py, PyList>> {
+    let list = PyList::empty(py);
+    for element in strings::Elements::new(tensor) {
+        match str::from_utf8(element) {
+            Ok(text) => list.append(PyString::new(py, text))?,
+            Err(_) => list.append(PyBytes::new(py, element))?,
+        }
+    }
+    Ok(list)
+}
+
+/// A BYTES tensor of elements that are `str` or `bytes`.
+///
+/// # Errors
+/// `TypeError` for other elements; `WireError` when there is no memory for it.
+#[pyfunction]
+pub(crate) fn pack_strings(elements: &Bound<'_, PyList>) -> PyResult<Buffer> {
+    let texts = elements.iter().map(|element| Text::of(&element)).collect::<PyResult<Vec<_>>>()?;
+    let texts = texts.iter().map(Text::bytes).collect::<PyResult<Vec<_>>>()?;
+    let mut buffer = buffer::Buffer::new(strings::packed_size(texts.iter().map(|text| text.len())))?;
+    let mut at = 0;
+    for text in texts {
+        let length =
+            u32::try_from(text.len()).map_err(|_| PyValueError::new_err("an element is over 4 GiB"))?;
+        buffer.write(at, &length.to_le_bytes());
+        buffer.write(at + 4, text);
+        at += 4 + text.len();
+    }
+    Ok(Buffer { inner: Some(buffer) })
+}
+
+/// An element of a list for `pack_strings`.
+enum Text<'py> {
+    String(Bound<'py, PyString>),
+    Bytes(Bound<'py, PyBytes>),
+}
+
+impl<'py> Text<'py> {
+    fn of(element: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(text) = element.cast::<PyString>() {
+            return Ok(Self::String(text.clone()));
+        }
+        let bytes = element.cast::<PyBytes>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "an element of a BYTES tensor is str or bytes, not {}",
+                element.get_type()
+            ))
+        })?;
+        Ok(Self::Bytes(bytes.clone()))
+    }
+
+    fn bytes(&self) -> PyResult<&[u8]> {
+        match self {
+            Self::String(text) => text.to_str().map(str::as_bytes),
+            Self::Bytes(bytes) => Ok(bytes.as_bytes()),
         }
     }
 }

@@ -5,6 +5,7 @@ mod authority;
 mod binary;
 mod bounds;
 mod buffer;
+mod classify;
 mod compression;
 mod control;
 mod dma;
@@ -18,15 +19,19 @@ mod grpc;
 mod handoff;
 mod health;
 mod http;
+mod json;
 mod message;
 mod models;
 mod paced;
+mod parameters;
 mod pending;
 mod proto;
 mod python;
 mod request;
+mod shape;
 mod shm;
 mod stamps;
+mod strings;
 mod threads;
 mod wire;
 
@@ -35,7 +40,7 @@ mod _wire {
     #[pymodule_export]
     use crate::{
         error::{WireError, error_table},
-        handoff::{Batch, Buffer, Intake, Statistics},
+        handoff::{Batch, Buffer, Intake, Statistics, pack_strings, unpack_strings},
         python::{Call, Wire, descriptors, now},
     };
 }

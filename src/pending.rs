@@ -17,6 +17,7 @@ use crate::{
     dtype::Dtype,
     error::{Error, Result},
     gate::Permit,
+    shape::{fits, reshaped},
     shm::Slice,
     stamps::{Statistics, now},
 };
@@ -29,6 +30,37 @@ pub(crate) struct TensorSpec {
     pub(crate) dtype: Dtype,
     /// Without the batch dimension; -1 where any extent is accepted.
     pub(crate) dims: Vec<i64>,
+    /// Dims as the backend has them, where they are others.
+    pub(crate) reshape: Option<Vec<i64>>,
+    /// A request may come without this input.
+    pub(crate) optional: bool,
+    /// Names of the elements of this output, for classification; an empty name is none.
+    pub(crate) labels: Vec<String>,
+}
+
+impl TensorSpec {
+    #[cfg(test)]
+    pub(crate) fn new(name: String, dtype: Dtype, dims: Vec<i64>) -> Self {
+        Self { name, dtype, dims, reshape: None, optional: false, labels: vec![] }
+    }
+
+    /// Dimensions that fit `dims`, as the backend has them.
+    pub(crate) fn to_backend(&self, dims: &[i64]) -> Vec<i64> {
+        self.reshape.as_ref().map_or_else(|| dims.to_vec(), |reshape| reshaped(dims, &self.dims, reshape))
+    }
+
+    /// The backend's dimensions as clients have them; `None` where they are not what `reshape` promised.
+    pub(crate) fn to_client(&self, dims: &[i64]) -> Option<Vec<i64>> {
+        match &self.reshape {
+            None => Some(dims.to_vec()),
+            Some(reshape) => fits(dims, reshape).then(|| reshaped(dims, reshape, &self.dims)),
+        }
+    }
+
+    /// Numbers that this input has in a `LaneKey`.
+    pub(crate) fn key_length(&self) -> usize {
+        self.dims.len() + usize::from(self.optional)
+    }
 }
 
 /// What a loaded model version accepts and answers.
@@ -41,6 +73,8 @@ pub(crate) struct Spec {
     pub(crate) outputs: Vec<TensorSpec>,
     /// It is executed by instances on devices, which reach memory of devices.
     pub(crate) on_device: bool,
+    /// Elements of BYTES inputs must be UTF-8.
+    pub(crate) text_only: bool,
 }
 
 /// Where one output of a request goes.
@@ -53,6 +87,7 @@ pub(crate) enum Wanted {
 pub(crate) struct OutputReply {
     /// Position in the model's outputs.
     pub(crate) index: usize,
+    pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<i64>,
     /// `None`: the bytes are in the client's region.
     pub(crate) bytes: Option<Bytes>,
@@ -70,7 +105,7 @@ pub(crate) struct Request {
     pub(crate) ticket: u64,
     pub(crate) id: String,
     pub(crate) rows: u64,
-    /// One for each input of the model, in its order.
+    /// One for each input of the model, in its order; no bytes for one that is missing.
     pub(crate) inputs: Vec<Memory>,
     /// One for each output of the model, in its order.
     pub(crate) outputs: Vec<Wanted>,
@@ -85,7 +120,8 @@ pub(crate) struct Request {
 /// What requests must have in common to share a batch.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct LaneKey {
-    /// Their input shapes, one after another and without batch dimensions.
+    /// Their input shapes, one after another and without batch dimensions. In front of an optional one is 1; where it is
+    /// missing 0, and zeros for its dimensions.
     pub(crate) shapes: Box<[i64]>,
     /// The device that their tensors are in; `HOST` for all others.
     pub(crate) home: i32,

@@ -1,17 +1,21 @@
 //! From an envelope to an admitted request: everything a client can get wrong is refused here, before Python is woken.
-use std::{fmt::Write, sync::Arc};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use crate::{
     buffer::Memory,
+    classify::{classify, is_served},
     dtype::Dtype,
     envelope::{Envelope, InputEnvelope, OutputEnvelope, RegionPart, Source},
     error::{Error, Kind, Result},
     gate::Permit,
     pending::{HOST, Intake, LaneKey, Reply, Request, Spec, TensorSpec, Wanted},
+    shape::{compact, elements, fits},
     shm::{Place, Regions, Slice},
     stamps::now,
+    strings,
     wire::{ClientShm, Wire},
 };
 
@@ -22,7 +26,11 @@ pub(crate) struct Ticket {
     answer: oneshot::Receiver<Result<Reply>>,
     answered: bool,
     permit: Arc<Permit>,
+    classes: Classes,
 }
+
+/// Outputs that are wanted as their largest elements, and how many of them.
+type Classes = Vec<(usize, usize)>;
 
 impl Ticket {
     /// The answer, once an instance settled the request.
@@ -30,15 +38,33 @@ impl Ticket {
         let answer = std::pin::Pin::new(&mut self.answer);
         std::future::Future::poll(answer, context).map(|answer| {
             self.answered = true;
-            answer.unwrap_or_else(|_| {
+            let answer = answer.unwrap_or_else(|_| {
                 Err(Error::new(Kind::Internal, "the request was dropped without an answer"))
-            })
+            });
+            answer.map(|reply| self.classified(reply))
         })
     }
 
     /// What the request and its reply are booked on.
     pub(crate) fn permit(&self) -> Arc<Permit> {
         self.permit.clone()
+    }
+
+    fn classified(&self, mut reply: Reply) -> Reply {
+        if self.classes.is_empty() {
+            return reply;
+        }
+        let spec = reply.spec.clone();
+        let classified = reply.outputs.into_iter().map(|output| {
+            let tensor = &spec.outputs[output.index];
+            let rows = if spec.max_batch > 0 { output.shape.first().copied() } else { None };
+            match self.classes.iter().find(|(index, _)| *index == output.index) {
+                Some(&(_, count)) => classify(output, tensor, rows, count),
+                None => output,
+            }
+        });
+        reply.outputs = classified.collect();
+        reply
     }
 
     pub(crate) fn intake(&self) -> &Arc<Intake> {
@@ -61,15 +87,15 @@ impl Drop for Ticket {
 pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Arc<Permit>) -> Result<Ticket> {
     let received = now();
     let id = std::mem::take(&mut envelope.id);
-    let checked = check(wire, &mut envelope, local);
+    let checked = check(wire, &mut envelope, local, &permit);
     let (intake, checked) = checked.map_err(|error| error.of_request(&id))?;
     let (reply, answer) = oneshot::channel();
-    let Checked { key, rows, inputs, outputs } = checked;
+    let Checked { key, rows, inputs, outputs, classes } = checked;
     let held = permit.clone();
     let request =
         Request { ticket: 0, id, rows, inputs, outputs, received, queued: now(), reply, permit: held };
     let number = intake.push(key, request)?;
-    Ok(Ticket { intake, number, answer, answered: false, permit })
+    Ok(Ticket { intake, number, answer, answered: false, permit, classes })
 }
 
 struct Checked {
@@ -77,9 +103,15 @@ struct Checked {
     rows: u64,
     inputs: Vec<Memory>,
     outputs: Vec<Wanted>,
+    classes: Classes,
 }
 
-fn check(wire: &Wire, envelope: &mut Envelope, local: bool) -> Result<(Arc<Intake>, Checked)> {
+fn check(
+    wire: &Wire,
+    envelope: &mut Envelope,
+    local: bool,
+    permit: &Permit,
+) -> Result<(Arc<Intake>, Checked)> {
     if wire.stopping() {
         return Err(Error::unavailable("Server is stopping"));
     }
@@ -90,30 +122,126 @@ fn check(wire: &Wire, envelope: &mut Envelope, local: bool) -> Result<(Arc<Intak
     {
         return Err(refusal);
     }
-    let checked = check_against(&intake.spec, &wire.regions, envelope)?;
+    if let Some(content) = envelope.raw.take() {
+        envelope.inputs = vec![raw_input(&intake.spec, content)?];
+    }
+    let checked = check_against(&intake.spec, &wire.regions, envelope, permit)?;
     Ok((intake, checked))
 }
 
-fn check_against(spec: &Spec, regions: &Regions, envelope: &mut Envelope) -> Result<Checked> {
+/// The input that a body of nothing else is, which tells no name, type or shape.
+fn raw_input(spec: &Spec, content: Bytes) -> Result<InputEnvelope> {
+    let model = &spec.model;
+    let [tensor] = spec.inputs.as_slice() else {
+        return Err(Error::invalid(format!(
+            "Raw request must only have 1 input (found {}) to be deduced but got {} inputs in '{model}' model configuration",
+            spec.inputs.len(),
+            spec.inputs.len()
+        )));
+    };
+    let (content, shape) = if tensor.dtype == Dtype::Bytes {
+        (one_string(&content)?, vec![1; tensor.dims.len()])
+    } else {
+        let shape = deduced(tensor, content.len()).ok_or_else(|| {
+            Error::invalid(format!(
+                "The shape of Raw request's input '{}' for model '{model}' can not be deduced from {} bytes: its dims are {}",
+                tensor.name,
+                content.len(),
+                compact(&tensor.dims)
+            ))
+        })?;
+        (content, shape)
+    };
+    let batch = if spec.max_batch > 0 { vec![1] } else { vec![] };
+    Ok(InputEnvelope {
+        name: tensor.name.clone(),
+        datatype: tensor.dtype.name().into(),
+        shape: [batch, shape].concat(),
+        source: Source::Inline(content),
+    })
+}
+
+fn one_string(content: &[u8]) -> Result<Bytes> {
+    let mut tensor = Vec::with_capacity(content.len() + 4);
+    strings::push(&mut tensor, content).map_err(Error::invalid)?;
+    Ok(tensor.into())
+}
+
+/// The dims with the one that is free, if any, as the bytes say.
+fn deduced(tensor: &TensorSpec, bytes: usize) -> Option<Vec<i64>> {
+    let fixed: Vec<i64> = tensor.dims.iter().map(|&dim| if dim < 0 { 1 } else { dim }).collect();
+    if tensor.dims.iter().filter(|dim| **dim < 0).count() > 1 {
+        return None;
+    }
+    let free = i64::try_from(bytes.checked_div(tensor.dtype.bytes(&fixed)?)?).ok()?;
+    Some(tensor.dims.iter().map(|&dim| if dim < 0 { free } else { dim }).collect())
+}
+
+fn check_against(
+    spec: &Spec,
+    regions: &Regions,
+    envelope: &mut Envelope,
+    permit: &Permit,
+) -> Result<Checked> {
     let memories =
         envelope.inputs.iter_mut().map(|input| memory(spec, regions, input)).collect::<Result<Vec<_>>>()?;
-    let outputs = wanted_outputs(spec, regions, &envelope.outputs)?;
+    let (outputs, classes) = wanted_outputs(spec, regions, &envelope.outputs)?;
     let order = order_inputs(spec, &envelope.inputs)?;
-    let rows = rows(spec, &order)?;
-    let mut key = Vec::with_capacity(8);
-    for (tensor, input) in spec.inputs.iter().zip(&order) {
-        check_shape(spec, tensor, input, &mut key)?;
+    let given = order.iter().flatten().map(|&at| &envelope.inputs[at]);
+    let rows = rows(spec, given)?;
+    let mut shapes = Vec::with_capacity(8);
+    for (tensor, at) in spec.inputs.iter().zip(&order) {
+        check_shape(spec, tensor, at.map(|at| &envelope.inputs[at]), &mut shapes)?;
     }
     let mut slots: Vec<_> = memories.into_iter().map(Some).collect();
-    let mut inputs = Vec::with_capacity(slots.len());
-    for (tensor, input) in spec.inputs.iter().zip(&order) {
-        let at = envelope.inputs.iter().position(|other| std::ptr::eq(other, *input)).unwrap_or(0);
-        let Some(memory) = slots[at].take() else { continue };
-        check_size(spec, tensor, input, &memory)?;
-        inputs.push(memory);
+    let mut inputs = Vec::with_capacity(spec.inputs.len());
+    for (tensor, at) in spec.inputs.iter().zip(&order) {
+        let taken = at.and_then(|at| Some((&envelope.inputs[at], slots[at].take()?)));
+        inputs.push(match taken {
+            None => Memory::Inline(Bytes::new()),
+            Some((input, memory)) if tensor.dtype == Dtype::Bytes => {
+                check_strings(spec, input, memory, permit)?
+            }
+            Some((input, memory)) => {
+                check_size(spec, tensor, input, &memory)?;
+                memory
+            }
+        });
     }
-    let key = LaneKey { shapes: key.into(), home: home(&inputs) };
-    Ok(Checked { key, rows, inputs, outputs })
+    let key = LaneKey { shapes: shapes.into(), home: home(&inputs) };
+    Ok(Checked { key, rows, inputs, outputs, classes })
+}
+
+/// The memory of a BYTES input, checked; a copy where clients could still write in it.
+fn check_strings(spec: &Spec, input: &InputEnvelope, memory: Memory, permit: &Permit) -> Result<Memory> {
+    let (model, name) = (&spec.model, &input.name);
+    let memory = match memory {
+        Memory::Inline(bytes) => bytes,
+        Memory::Region(slice) if matches!(slice.place(), Place::Device(_)) => {
+            return Err(Error::unsupported(format!(
+                "BYTES input '{name}' for model '{model}' can not be in CUDA shared memory"
+            )));
+        }
+        Memory::Region(slice) => {
+            permit.grow(slice.len())?;
+            let (bytes, _) = Memory::Region(slice.clone()).to_reply()?;
+            slice.check_intact()?;
+            bytes
+        }
+    };
+    let Some(count) = elements(&input.shape) else {
+        return Err(overflows(spec, input));
+    };
+    strings::check(&memory, count).map_err(|malformed| {
+        let of = format!("inference input '{name}' for model '{model}'");
+        Error::invalid(malformed.describe(count, of))
+    })?;
+    if spec.text_only && strings::Elements::new(&memory).any(|element| str::from_utf8(element).is_err()) {
+        return Err(Error::invalid(format!(
+            "an element of BYTES input '{name}' for model '{model}' is not UTF-8, which its backend needs"
+        )));
+    }
+    Ok(Memory::Inline(memory))
 }
 
 /// The device that all inputs are in, if so.
@@ -147,11 +275,15 @@ fn lease(spec: &Spec, regions: &Regions, part: &RegionPart) -> Result<Slice> {
     Ok(slice)
 }
 
-fn wanted_outputs(spec: &Spec, regions: &Regions, asked: &[OutputEnvelope]) -> Result<Vec<Wanted>> {
+fn wanted_outputs(
+    spec: &Spec,
+    regions: &Regions,
+    asked: &[OutputEnvelope],
+) -> Result<(Vec<Wanted>, Classes)> {
     if asked.is_empty() {
-        return Ok(spec.outputs.iter().map(|_| Wanted::Inline).collect());
+        return Ok((spec.outputs.iter().map(|_| Wanted::Inline).collect(), vec![]));
     }
-    let mut wanted: Vec<_> = spec.outputs.iter().map(|_| Wanted::No).collect();
+    let (mut wanted, mut classes): (Vec<_>, _) = (spec.outputs.iter().map(|_| Wanted::No).collect(), vec![]);
     for output in asked {
         let (name, model) = (&output.name, &spec.model);
         let place = match &output.region {
@@ -165,28 +297,52 @@ fn wanted_outputs(spec: &Spec, regions: &Regions, asked: &[OutputEnvelope]) -> R
             )));
         };
         if !matches!(wanted[at], Wanted::No) {
-            return Err(Error::invalid(format!(
-                "output '{name}' already exists in request for model '{model}'"
-            )));
+            continue; // like Triton: asked for twice, the first one counts
         }
         wanted[at] = place;
+        if output.classes > 0 {
+            check_classes(spec, &spec.outputs[at])?;
+            classes.push((at, output.classes));
+        }
     }
-    Ok(wanted)
+    Ok((wanted, classes))
+}
+
+fn check_classes(spec: &Spec, tensor: &TensorSpec) -> Result<()> {
+    if is_served(tensor.dtype) {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "class result not available for output '{}' of model '{}' due to unsupported type '{}'",
+        tensor.name,
+        spec.model,
+        tensor.dtype.name()
+    )))
 }
 
 fn names(tensors: &[TensorSpec]) -> String {
-    let names: Vec<_> = tensors.iter().map(|tensor| format!("'{}'", tensor.name)).collect();
-    names.join(", ")
+    quoted(tensors.iter().map(|tensor| tensor.name.as_str()), ", ")
 }
 
-/// The request's inputs in the model's order.
-fn order_inputs<'a>(spec: &Spec, given: &'a [InputEnvelope]) -> Result<Vec<&'a InputEnvelope>> {
+fn quoted<'a>(names: impl Iterator<Item = &'a str>, separator: &str) -> String {
+    let names: Vec<_> = names.map(|name| format!("'{name}'")).collect();
+    names.join(separator)
+}
+
+/// Where each input of the model is among those given; `None` for an optional one that is not.
+fn order_inputs(spec: &Spec, given: &[InputEnvelope]) -> Result<Vec<Option<usize>>> {
     let model = &spec.model;
-    if given.len() > 2 * spec.inputs.len() + 16 {
-        let (expected, got) = (spec.inputs.len(), given.len());
-        return Err(Error::invalid(format!(
-            "expected {expected} inputs but got {got} inputs for model '{model}'"
-        )));
+    let needed = spec.inputs.iter().filter(|tensor| !tensor.optional).count();
+    let (most, got) = (spec.inputs.len(), given.len());
+    let expected = if needed == most {
+        format!("expected {most} inputs but got {got} inputs for model '{model}'")
+    } else {
+        format!(
+            "expected number of inputs between {needed} and {most} but got {got} inputs for model '{model}'"
+        )
+    };
+    if got > 2 * most + 16 {
+        return Err(Error::invalid(expected));
     }
     for (at, input) in given.iter().enumerate() {
         let name = &input.name;
@@ -196,40 +352,30 @@ fn order_inputs<'a>(spec: &Spec, given: &'a [InputEnvelope]) -> Result<Vec<&'a I
             )));
         }
     }
-    let missing: Vec<_> =
-        spec.inputs.iter().filter(|tensor| given.iter().all(|input| input.name != tensor.name)).collect();
-    if given.len() == spec.inputs.len() || missing.is_empty() {
-        for input in given {
-            if spec.inputs.iter().all(|tensor| tensor.name != input.name) {
-                return Err(Error::invalid(format!(
-                    "unexpected inference input '{}' for model '{model}'; it has {}",
-                    input.name,
-                    names(&spec.inputs)
-                )));
-            }
-        }
+    let position = |tensor: &TensorSpec| given.iter().position(|input| input.name == tensor.name);
+    let order: Vec<_> = spec.inputs.iter().map(position).collect();
+    let unexpected = given.iter().find(|input| spec.inputs.iter().all(|tensor| tensor.name != input.name));
+    if let Some(input) = unexpected.filter(|_| got >= needed) {
+        let counts = if got > most { format!("{expected}: ") } else { String::new() };
+        return Err(Error::invalid(format!(
+            "{counts}unexpected inference input '{}' for model '{model}'; it has {}",
+            input.name,
+            names(&spec.inputs)
+        )));
     }
-    if !missing.is_empty() {
-        let mut text = format!(
-            "expected {} inputs but got {} inputs for model '{model}'.",
-            spec.inputs.len(),
-            given.len()
-        );
-        let missing: Vec<_> = missing.iter().map(|tensor| format!("'{}'", tensor.name)).collect();
-        let _ = write!(
-            text,
-            " Got input(s) {:?}, but missing required input(s) [{}].",
-            given.iter().map(|input| &input.name).collect::<Vec<_>>(),
-            missing.join(", ")
-        );
-        return Err(Error::invalid(text));
+    let missing = spec.inputs.iter().zip(&order).filter(|(tensor, at)| at.is_none() && !tensor.optional);
+    let missing = quoted(missing.map(|(tensor, _)| tensor.name.as_str()), ",");
+    if missing.is_empty() {
+        return Ok(order);
     }
-    let find = |tensor: &TensorSpec| given.iter().find(|input| input.name == tensor.name);
-    Ok(spec.inputs.iter().filter_map(find).collect())
+    let given = quoted(given.iter().map(|input| input.name.as_str()), ",");
+    Err(Error::invalid(format!(
+        "{expected}. Got input(s) [{given}], but missing required input(s) [{missing}]. Please provide all required input(s)."
+    )))
 }
 
 /// The batch size that all inputs agree on; 1 where the model does not batch.
-fn rows(spec: &Spec, inputs: &[&InputEnvelope]) -> Result<u64> {
+fn rows<'a>(spec: &Spec, inputs: impl Iterator<Item = &'a InputEnvelope>) -> Result<u64> {
     let Spec { model, max_batch, .. } = spec;
     if *max_batch == 0 {
         return Ok(1);
@@ -264,7 +410,20 @@ fn rows(spec: &Spec, inputs: &[&InputEnvelope]) -> Result<u64> {
     Ok(rows.unsigned_abs())
 }
 
-fn check_shape(spec: &Spec, tensor: &TensorSpec, input: &InputEnvelope, key: &mut Vec<i64>) -> Result<()> {
+/// Checks type and shape of an input, if it is given, and appends what a `LaneKey` has of it.
+fn check_shape(
+    spec: &Spec,
+    tensor: &TensorSpec,
+    input: Option<&InputEnvelope>,
+    key: &mut Vec<i64>,
+) -> Result<()> {
+    if tensor.optional {
+        key.push(i64::from(input.is_some()));
+    }
+    let Some(input) = input else {
+        key.extend(std::iter::repeat_n(0, tensor.dims.len()));
+        return Ok(());
+    };
     let (model, name) = (&spec.model, &tensor.name);
     if Dtype::from_name(&input.datatype) != Some(tensor.dtype) {
         return Err(Error::invalid(format!(
@@ -274,9 +433,7 @@ fn check_shape(spec: &Spec, tensor: &TensorSpec, input: &InputEnvelope, key: &mu
         )));
     }
     let shape = &input.shape[usize::from(spec.max_batch > 0)..];
-    let fits = shape.len() == tensor.dims.len()
-        && shape.iter().zip(&tensor.dims).all(|(&got, &want)| got >= 0 && (want < 0 || want == got));
-    if fits {
+    if fits(shape, &tensor.dims) {
         key.extend_from_slice(shape);
         return Ok(());
     }
@@ -301,20 +458,20 @@ fn check_shape(spec: &Spec, tensor: &TensorSpec, input: &InputEnvelope, key: &mu
     )))
 }
 
-/// `[-1,3,8]`, as Triton prints shapes.
-fn compact(shape: &[i64]) -> String {
-    let dims: Vec<_> = shape.iter().map(ToString::to_string).collect();
-    format!("[{}]", dims.join(","))
+fn overflows(spec: &Spec, input: &InputEnvelope) -> Error {
+    Error::invalid(format!(
+        "the size of input '{}' for model '{}' overflows: {} of {}",
+        input.name,
+        spec.model,
+        input.datatype,
+        compact(&input.shape)
+    ))
 }
 
 fn check_size(spec: &Spec, tensor: &TensorSpec, input: &InputEnvelope, memory: &Memory) -> Result<()> {
     let (model, name) = (&spec.model, &tensor.name);
     let Some(expected) = tensor.dtype.bytes(&input.shape) else {
-        return Err(Error::invalid(format!(
-            "the size of input '{name}' for model '{model}' overflows: {} of {}",
-            tensor.dtype.name(),
-            compact(&input.shape)
-        )));
+        return Err(overflows(spec, input));
     };
     if memory.len() == expected {
         return Ok(());

@@ -21,6 +21,25 @@ class TritonPythonModel:
 """
 
 
+ORACLE_PYTHON = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            def take(name):
+                tensor = pb_utils.get_input_tensor_by_name(request, name)
+                return None if tensor is None else tensor.as_numpy()
+
+            outputs = EXECUTE
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor(*pair) for pair in outputs.items()]))
+        return answers
+"""
+
+
 def identity(repository: Path, name: str, dtype: str, dims: list[int], max_batch: int = 8, extra: str = "") -> None:
     """The built-in identity."""
     write_config(repository, name, 'backend: "identity"\n' + io_config(dtype, dims, max_batch, extra))
@@ -32,6 +51,14 @@ def oracle_identity(
     """The same, as a Python model of the real Triton."""
     write_config(repository, name, 'backend: "python"\n' + io_config(dtype, dims, max_batch, extra))
     (repository / name / "1" / "model.py").write_text(ORACLE_IDENTITY)
+
+
+def oracle_python(repository: Path, name: str, config: str, execute: str) -> None:
+    """A Python model of the real Triton; `execute` is an expression for its outputs by name, where
+    `take(name)` is an input, or `None` if it is missing.
+    """
+    directory = write_config(repository, name, f'backend: "python"\n{config}')
+    (directory / "model.py").write_text(ORACLE_PYTHON.replace("EXECUTE", execute))
 
 
 def io_config(dtype: str, dims: list[int], max_batch: int, extra: str) -> str:
@@ -58,6 +85,7 @@ def onnx_model(
     config: str | None = None,
     initializers: list[onnx.TensorProto] | None = None,
     version: int = 1,
+    opsets: dict[str, int] | None = None,
 ) -> None:
     """An ONNX model, with a config.pbtxt if one is given."""
     directory = repository / name / str(version)
@@ -69,7 +97,8 @@ def onnx_model(
         [helper.make_tensor_value_info(*row) for row in outputs],
         initializers or [],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    imports = [helper.make_opsetid(*row) for row in (opsets or {"": 17}).items()]
+    model = helper.make_model(graph, opset_imports=imports)
     model.ir_version = 8
     onnx.checker.check_model(model)
     onnx.save(model, directory / "model.onnx")

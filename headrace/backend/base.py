@@ -41,16 +41,22 @@ class Produced:
 
     reference: TensorRef
     owner: Any
-    """Keeps the memory valid."""
+    """Keeps the memory valid. A `Buffer` of just these bytes is given on without a copy."""
+
+
+Inputs = Sequence[TensorRef | None]
+"""Of a batch; `None` for an optional one that its requests came without."""
 
 
 class Instance(Protocol):
     """Executes batches, one at a time."""
 
-    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
-        """Shape of each output of the model for such inputs; `None` where only execution will tell."""
+    def output_shapes(self, inputs: Inputs) -> Sequence[Shape | None]:
+        """Shape of each output of the model for such inputs; `None` where only execution will tell. Places are made for
+        outputs of fixed size only: the backend allocates BYTES.
+        """
 
-    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+    def run(self, inputs: Inputs, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """Executes one batch.
 
         Args:

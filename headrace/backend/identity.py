@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headrace.backend.base import DeviceInstance, ModelFile, Produced
+from headrace.backend.base import DeviceInstance, Inputs, ModelFile, Produced
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef
@@ -26,10 +26,11 @@ class IdentityModel:
         if len(spec.inputs) != 1 or len(spec.outputs) != 1:
             raise ConfigError(f"identity has one input and one output, got {len(spec.inputs)} and {len(spec.outputs)}")
         source, result = spec.inputs[0], spec.outputs[0]
-        if (source.dtype, source.dims) != (result.dtype, result.dims):
+        if (source.dtype, source.backend_dims) != (result.dtype, result.backend_dims):
             raise ConfigError(
                 f"identity needs equal type and dims: input '{source.name}' has {source.dtype.config_name} "
-                f"{list(source.dims)}, output '{result.name}' has {result.dtype.config_name} {list(result.dims)}"
+                f"{list(source.backend_dims)}, output '{result.name}' has {result.dtype.config_name} "
+                f"{list(result.backend_dims)}"
             )
         return self
 
@@ -37,13 +38,13 @@ class IdentityModel:
         """Not yet."""
         raise ConfigError(f"backend 'identity' is not served on a GPU yet (instance_group KIND_GPU of '{spec.name}')")
 
-    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
+    def output_shapes(self, inputs: Inputs) -> Sequence[Shape | None]:
         """The input's."""
-        return [inputs[0].shape]
+        return [None if reference is None else reference.shape for reference in inputs]
 
     def run(
         self,
-        inputs: Sequence[TensorRef],  # noqa: ARG002
+        inputs: Inputs,  # noqa: ARG002
         outputs: Mapping[int, TensorRef | None],  # noqa: ARG002
     ) -> Mapping[int, Produced]:
         """Never called: everything is forwarded."""

@@ -14,12 +14,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.backend.base import DeviceInstance, ModelFile, Produced
+from headrace.backend.base import DeviceInstance, Inputs, Instance, ModelFile, Produced
+from headrace.backend.onnx_feeds import FeedingInstance, must_feed
 from headrace.backend.shape_memory import ShapeMemory
 from headrace.config.backend_config import POOL, POOL_SIZES
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.config.onnx_settings import OnnxSettings, read_settings
-from headrace.core.dtype import DTYPES, Dtype
+from headrace.core.dtype import BYTES, DTYPES, Dtype
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef, TensorSpec
 from headrace.memory.device import Device
@@ -39,6 +40,7 @@ _ELEMENT_TYPES = {
     "tensor(bfloat16)": "BF16",
     "tensor(float)": "FP32",
     "tensor(double)": "FP64",
+    "tensor(string)": "BYTES",
 }
 _BF16 = 16
 """`onnx.TensorProto.BFLOAT16`: NumPy has no such type, so its ONNX number is bound."""
@@ -57,7 +59,12 @@ class OnnxModel:
             _make_pool(self._runtime, *(int(file.settings.get(key, "0")) for key in POOL_SIZES))
         self._made = (OnnxSettings(), 1)
         session = self._open(*self._made)
-        self.signature = ModelSignature(_specs(session.get_inputs()), _specs(session.get_outputs()))
+        self.signature = ModelSignature(
+            _specs(session.get_inputs()),
+            _specs(session.get_outputs()),
+            defaulted=_specs(session.get_overridable_initializers()),
+            text_only=True,
+        )
         self._spare: Any | None = session
         forwarded = {tensor.name for tensor in self.signature.inputs} & {t.name for t in self.signature.outputs}
         if forwarded:
@@ -65,11 +72,12 @@ class OnnxModel:
             names = ", ".join(map(repr, sorted(forwarded)))
             raise ConfigError(f"{self._path}: {names} is an input and an output; put an Identity between them")
 
-    def start_instance(self, spec: ModelSpec, threads: int) -> OnnxInstance:
+    def start_instance(self, spec: ModelSpec, threads: int) -> Instance:
         """A session, with `threads` threads where the config does not say how many."""
         settings = read_settings(spec.message)
         session = self._session(settings, threads)
-        return OnnxInstance(session, spec, self._run_options(settings))
+        start = FeedingInstance if must_feed(spec) else OnnxInstance
+        return start(session, spec, self._run_options(settings))
 
     def _session(self, settings: OnnxSettings, threads: int) -> Any:
         spare = self._spare if self._made == (settings, threads) else None
@@ -137,14 +145,15 @@ class OnnxInstance:
         self._rules = _shape_rules(session, spec)
         self._memory = ShapeMemory()
 
-    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
+    def output_shapes(self, inputs: Inputs) -> Sequence[Shape | None]:
         """As the file's dimension names say, or as inputs of these shapes gave them."""
+        inputs = _all_given(inputs)
         shapes = _shapes(inputs)
         return [self._memory.guess(shapes, at, _apply(rule, inputs)) for at, rule in enumerate(self._rules)]
 
-    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+    def run(self, inputs: Inputs, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """One call of the session, or two when the shape of an output was not as thought."""
-        binding = self._binding
+        inputs, binding = _all_given(inputs), self._binding
         for (name, element_type), reference in zip(self._inputs, inputs, strict=True):
             binding.bind_input(name, "cpu", 0, element_type, reference.shape, reference.address)
         try:
@@ -190,6 +199,11 @@ class OnnxInstance:
                 shape = tuple(value.shape())
                 produced[at] = Produced(TensorRef(value.data_ptr(), self._specs[at].dtype, shape), value)
         return produced
+
+
+def _all_given(inputs: Inputs) -> Sequence[TensorRef]:
+    """Models with optional inputs have another kind of instance."""
+    return [reference for reference in inputs if reference is not None]
 
 
 def load(file: ModelFile) -> OnnxModel:
@@ -270,4 +284,4 @@ def _spec(tensor: Any) -> TensorSpec:
     if name is None:
         raise ConfigError(f"tensor '{tensor.name}' has type {tensor.type}, which is not served yet")
     dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in tensor.shape)
-    return TensorSpec(tensor.name, DTYPES[name], dims)
+    return TensorSpec(tensor.name, BYTES if name == "BYTES" else DTYPES[name], dims)

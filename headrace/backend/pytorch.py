@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.backend.base import DeviceInstance, ModelFile, Produced
+from headrace.backend.base import DeviceInstance, Inputs, ModelFile, Produced
 from headrace.backend.torch_graphs import TorchDeviceInstance, WarmShapes
 from headrace.backend.torch_naming import input_positions, output_positions
 from headrace.backend.torch_programs import Layout, Program, open_program
@@ -127,14 +127,14 @@ class TorchInstance:
         self._call = call
         self._spec = spec
 
-    def output_shapes(self, inputs: Sequence[TensorRef]) -> Sequence[Shape | None]:
+    def output_shapes(self, inputs: Inputs) -> Sequence[Shape | None]:
         """Only execution tells."""
         del inputs
         return [None] * len(self._spec.outputs)
 
-    def run(self, inputs: Sequence[TensorRef], outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
+    def run(self, inputs: Inputs, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """One call of the model."""
-        tensors = [_from_host(self._torch, reference) for reference in inputs]
+        tensors = [_from_host(self._torch, reference) for reference in inputs if reference is not None]
         with self._torch.inference_mode():
             results = self._call(tensors)
         produced = {}

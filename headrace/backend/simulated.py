@@ -64,7 +64,7 @@ class SimulatedInstance:
         inputs, outputs = self._memory[slot]
         duration = int((self._batch_us + self._row_us * rows) * 1000)
         references = [
-            TensorRef(address, tensor.dtype, self._shape(rows, tensor.dims))
+            TensorRef(address, tensor.dtype, self._shape(rows, tensor.backend_dims))
             for address, tensor in zip(outputs, self._spec.outputs, strict=True)
         ]
         return SimulatedBound(self._device, self._stream, inputs, references, duration)

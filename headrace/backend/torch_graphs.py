@@ -58,7 +58,7 @@ class TorchDeviceInstance:
         self._stream = torch.cuda.Stream(device=self._where)
         self._sizes = batch_sizes(spec.max_batch_size)
         self._slots: dict[int, dict[tuple[Shape, ...], _ShapeSet]] = {}
-        shapes = tuple(tensor.dims for tensor in spec.inputs)
+        shapes = tuple(tensor.backend_dims for tensor in spec.inputs)
         if warm is not None and all(dim >= 0 for dims in shapes for dim in dims):
             self._prepare(shapes)
 

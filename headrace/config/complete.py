@@ -117,7 +117,9 @@ def complete_from_signature(
         )
     with told_together() as part:
         with part():
-            _complete_tensors(config.input, signature.inputs, "input", batches, all_needed=True)
+            _complete_tensors(
+                config.input, signature.inputs, "input", batches, all_needed=True, more=signature.defaulted
+            )
         with part():
             _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
 
@@ -133,8 +135,15 @@ def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_si
         config.dynamic_batching.SetInParent()
 
 
-def _complete_tensors(given: Any, found: tuple[TensorSpec, ...], side: str, batches: bool, all_needed: bool) -> None:
-    by_name = {tensor.name: tensor for tensor in found}
+def _complete_tensors(
+    given: Any,
+    found: tuple[TensorSpec, ...],
+    side: str,
+    batches: bool,
+    all_needed: bool,
+    more: tuple[TensorSpec, ...] = (),
+) -> None:
+    by_name = {tensor.name: tensor for tensor in found + more}
     if not given:
         for tensor in found:
             given.add(
@@ -147,7 +156,10 @@ def _complete_tensors(given: Any, found: tuple[TensorSpec, ...], side: str, batc
         for tensor in given:
             with part():
                 _complete_tensor(tensor, by_name, side, batches)
-        missing = by_name.keys() - {tensor.name for tensor in given}
+            with part():
+                if getattr(tensor, "optional", False) and tensor.name not in {other.name for other in more}:
+                    raise ConfigError(f"{side} '{tensor.name}' is optional, but the model file has no value for it")
+        missing = {tensor.name for tensor in found} - {tensor.name for tensor in given}
         if missing and all_needed:
             there = ", ".join(map(repr, sorted(missing)))
             raise ConfigError(f"{side} {there} of the model file is missing in the config")

@@ -20,6 +20,10 @@ class ModelSignature:
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    defaulted: tuple[TensorSpec, ...] = ()
+    """Inputs that the file has values for: a config may name them, and only they may be optional."""
+    text_only: bool = False
+    """BYTES elements must be UTF-8."""
 
     @property
     def can_batch(self) -> bool:
@@ -67,12 +71,12 @@ def tensor_spec(tensor: Any, where: str, labels: tuple[str, ...] = ()) -> Tensor
     """A `ModelInput` or `ModelOutput` as a `TensorSpec`.
 
     Raises:
-        ConfigError: for a type that has no fixed size.
+        ConfigError: for TYPE_INVALID.
     """
     name = data_type_name(tensor.data_type)
     dtype = from_config_name(name)
     if dtype is None:
-        raise ConfigError(f"{where} '{tensor.name}': data_type {name} is not served yet")
+        raise ConfigError(f"{where} '{tensor.name}': data_type {name} is no type")
     dims: Shape = tuple(tensor.dims)
     reshape = tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None
     return TensorSpec(tensor.name, dtype, dims, reshape, getattr(tensor, "optional", False), labels)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from headrace.config import onnx_settings
-from headrace.config.model import ModelSignature
+from headrace.config.model import ModelSignature, data_type_name
 from headrace.config.rules import problems_of
 from headrace.core.errors import ConfigError
 
@@ -20,6 +20,10 @@ READ_PARAMETERS = {
     "simulated": ("batch_us", "row_us", "lost_gpu", "lost_after"),
 }
 """Parameters that backends read."""
+STRING_BACKENDS = ("identity", "onnxruntime")
+"""Backends that take and give BYTES tensors."""
+OPTIONAL_BACKENDS = ("onnxruntime",)
+"""Backends that do without an input."""
 
 
 def validate(config: Any, gpus: Sequence[str] = (), signature: ModelSignature | None = None) -> list[str]:
@@ -60,7 +64,7 @@ def _not_served(config: Any) -> Iterator[str]:
         yield "cc_model_filenames with instances on GPUs"  # another file: other results
     for side, tensors in (("input", config.input), ("output", config.output)):
         for tensor in tensors:
-            yield from (f"{side} '{tensor.name}': {field}" for field in _tensor_features(tensor))
+            yield from (f"{side} '{tensor.name}': {field}" for field in _tensor_features(tensor, config.backend))
     yield from (f"dynamic_batching.{field}" for field in _queue_features(config.dynamic_batching))
     for group in config.instance_group:
         yield from (f"instance_group '{group.name}': {field}" for field in _group_features(group))
@@ -74,12 +78,14 @@ def _group_features(group: Any) -> Iterator[str]:
             yield field
 
 
-def _tensor_features(tensor: Any) -> Iterator[str]:
-    if tensor.HasField("reshape"):
-        yield "reshape"
-    for field in ("is_shape_tensor", "is_non_linear_format_io", "allow_ragged_batch", "optional"):
+def _tensor_features(tensor: Any, backend: str) -> Iterator[str]:
+    for field in ("is_shape_tensor", "is_non_linear_format_io", "allow_ragged_batch"):
         if getattr(tensor, field, False):
             yield field
+    if getattr(tensor, "optional", False) and backend not in OPTIONAL_BACKENDS:
+        yield f"optional by backend '{backend}'"
+    if data_type_name(tensor.data_type) == "TYPE_STRING" and backend not in STRING_BACKENDS:
+        yield f"TYPE_STRING by backend '{backend}'"
 
 
 def _queue_features(batching: Any) -> Iterator[str]:

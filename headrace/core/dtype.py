@@ -9,19 +9,19 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Dtype:
-    """An element type of fixed size."""
+    """An element type."""
 
     name: str
     """On the wire, such as FP16."""
     itemsize: int
-    """Bytes."""
+    """Bytes; 0 for BYTES, whose elements tell their lengths themselves."""
     numpy: np.dtype
     """What NumPy holds it in. NumPy has no BF16: its bits travel as uint16."""
 
     @property
     def config_name(self) -> str:
         """As config.pbtxt spells it, such as TYPE_FP16."""
-        return f"TYPE_{self.name}"
+        return "TYPE_STRING" if self is BYTES else f"TYPE_{self.name}"
 
 
 def _row(name: str, numpy_name: str) -> Dtype:
@@ -47,8 +47,13 @@ DTYPES: dict[str, Dtype] = {
         _row("FP64", "float64"),
     ]
 }
+"""Types of fixed size, by their names on the wire."""
+BYTES = Dtype("BYTES", 0, np.dtype(object))
+"""Strings of bytes. A tensor of them is its elements in row-major order: each 4 bytes of little-endian length and its
+bytes.
+"""
 
 
 def from_config_name(config_name: str) -> Dtype | None:
-    """The type of a `TYPE_…` name; `None` for TYPE_INVALID and TYPE_STRING, which has no fixed size."""
-    return DTYPES.get(config_name.removeprefix("TYPE_"))
+    """The type of a `TYPE_…` name; `None` for TYPE_INVALID."""
+    return BYTES if config_name == "TYPE_STRING" else DTYPES.get(config_name.removeprefix("TYPE_"))

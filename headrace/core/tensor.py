@@ -28,6 +28,11 @@ class TensorSpec:
     labels: tuple[str, ...] = ()
     """Names of the output's elements, for classification; there may be fewer than elements."""
 
+    @property
+    def backend_dims(self) -> Shape:
+        """Dims as the backend has them."""
+        return self.dims if self.reshape is None else self.reshape
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRef:
@@ -36,8 +41,10 @@ class TensorRef:
     address: int
     dtype: Dtype
     shape: Shape
+    packed: int = 0
+    """Bytes of a BYTES tensor."""
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.packed or math.prod(self.shape) * self.dtype.itemsize

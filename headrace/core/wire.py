@@ -11,6 +11,8 @@ from headrace._wire import (
     descriptors,
     error_table,
     now,
+    pack_strings,
+    unpack_strings,
 )
 
 __all__ = [
@@ -24,4 +26,6 @@ __all__ = [
     "descriptors",
     "error_table",
     "now",
+    "pack_strings",
+    "unpack_strings",
 ]

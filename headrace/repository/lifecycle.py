@@ -104,7 +104,8 @@ class Lifecycle:
         for remark in prepared.remarks:
             self._log.event(f"model '{found.name}': {remark}")
         plans = plan_instances(spec, len(os.sched_getaffinity(0)))
-        intake = _intake(spec, version, on_device=any(plan.device is not None for plan in plans))
+        text_only = model.signature is not None and model.signature.text_only
+        intake = _intake(spec, version, any(plan.device is not None for plan in plans), text_only)
         bookings = {plan.device: Bookings() for plan in plans}
         living = _Living(len(plans), lambda why: self._on_last_lost(found.name, version, intake, why))
         loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device], living) for plan in plans)
@@ -239,8 +240,11 @@ def _versions_or_none(found: FoundModel) -> list[int]:
         return []
 
 
-def _intake(spec: ModelSpec, version: int, on_device: bool) -> Intake:
-    def rows(tensors: tuple[TensorSpec, ...]) -> list[tuple[str, str, list[int]]]:
-        return [(tensor.name, tensor.dtype.name, list(tensor.dims)) for tensor in tensors]
+def _intake(spec: ModelSpec, version: int, on_device: bool, text_only: bool) -> Intake:
+    inputs, outputs = ([_row(tensor) for tensor in tensors] for tensors in (spec.inputs, spec.outputs))
+    return Intake(spec.name, version, spec.max_batch_size, inputs, outputs, on_device, text_only)
 
-    return Intake(spec.name, version, spec.max_batch_size, rows(spec.inputs), rows(spec.outputs), on_device)
+
+def _row(tensor: TensorSpec) -> tuple[str, str, list[int], list[int] | None, bool, list[str]]:
+    reshape = None if tensor.reshape is None else list(tensor.reshape)
+    return (tensor.name, tensor.dtype.name, list(tensor.dims), reshape, tensor.optional, list(tensor.labels))

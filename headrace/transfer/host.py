@@ -13,8 +13,9 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 
-from headrace.backend.base import Instance, Produced
+from headrace.backend.base import Inputs, Instance, Produced
 from headrace.config.model import ModelSpec
+from headrace.core.dtype import BYTES, Dtype
 from headrace.core.tensor import Shape, TensorRef
 from headrace.core.wire import Batch, Buffer, now
 from headrace.memory.arena import allocate
@@ -57,22 +58,14 @@ class HostMover:
             self._deliver(batch, at, produced.get(at), place, buffers.get(at))
         batch.settle(input_end, infer_end)
 
-    def _place_inputs(self, batch: Batch) -> tuple[Sequence[TensorRef], Sequence[Buffer]]:
-        inputs, keep = [], []
-        for at, dtype in enumerate(self._inputs):
-            shape = batch.shape(at)
-            address = batch.view(at)
-            if address is None:
-                buffer, reference = allocate(dtype, shape)
-                batch.gather(at, buffer)
-                keep.append(buffer)
-            else:
-                reference = TensorRef(address, dtype, shape)
-            inputs.append(reference)
+    def _place_inputs(self, batch: Batch) -> tuple[Inputs, Sequence[Buffer]]:
+        keep: list[Buffer] = []
+        given = [batch.given(at) for at in range(len(self._inputs))]
+        inputs = [_place_input(batch, at, dtype, keep) if given[at] else None for at, dtype in enumerate(self._inputs)]
         return inputs, keep
 
     def _place_output(self, batch: Batch, at: int, shape: Shape | None, buffers: dict[int, Buffer]) -> TensorRef | None:
-        if shape is None:
+        if shape is None or self._outputs[at] is BYTES:
             return None
         reference = TensorRef(0, self._outputs[at], shape)
         target = batch.target(at, reference.nbytes)
@@ -84,7 +77,9 @@ class HostMover:
     def _deliver(
         self, batch: Batch, at: int, produced: Produced | None, place: TensorRef | None, buffer: Buffer | None
     ) -> None:
-        if produced is not None:
+        if produced is not None and isinstance(produced.owner, Buffer):
+            batch.scatter(at, list(produced.reference.shape), produced.owner)
+        elif produced is not None:
             buffer, reference = allocate(produced.reference.dtype, produced.reference.shape)
             ctypes.memmove(reference.address, produced.reference.address, reference.nbytes)
             batch.fell_back("output_allocated_by_backend", reference.nbytes)
@@ -93,3 +88,15 @@ class HostMover:
             batch.scatter(at, list(place.shape), buffer)
         elif place is not None:
             batch.placed(at, list(place.shape))
+
+
+def _place_input(batch: Batch, at: int, dtype: Dtype, keep: list[Buffer]) -> TensorRef:
+    """Where an input of the whole batch lies; the buffer that it was copied into, if any, is added to `keep`."""
+    shape, packed = batch.shape(at), batch.nbytes(at) if dtype is BYTES else 0
+    address = batch.view(at)
+    if address is None:
+        buffer = Buffer(batch.nbytes(at))
+        batch.gather(at, buffer)
+        keep.append(buffer)
+        address = buffer.address
+    return TensorRef(address, dtype, shape, packed)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 from tritonclient.utils import shared_memory as shm
 
 from tests.servers import RunningServer
@@ -71,7 +71,7 @@ def _grpc(server: RunningServer, model: str, inputs: Arrays, datatype: str, **op
         tensors = []
         for name, array in inputs.items():
             tensor = grpcclient.InferInput(name, list(array.shape), datatype)
-            tensor._raw_content = array.tobytes()
+            tensor._raw_content = packed(array)
             tensors.append(tensor)
         result = client.infer(model, tensors, **options)
         return _outputs(result, [output.name for output in result.get_response().outputs])
@@ -83,10 +83,10 @@ def _http(server: RunningServer, model: str, inputs: Arrays, datatype: str, bina
         for name, array in inputs.items():
             tensor = httpclient.InferInput(name, list(array.shape), datatype)
             if binary:
-                tensor._raw_data = array.tobytes()
-                tensor._parameters["binary_data_size"] = array.nbytes
+                tensor._raw_data = packed(array)
+                tensor._parameters["binary_data_size"] = len(tensor._raw_data)
             else:
-                tensor._data = array.ravel().tolist()
+                tensor._data = [_json(element) for element in array.ravel().tolist()]
             tensors.append(tensor)
         if not binary and "outputs" not in options:
             # Without requested outputs the client asks for binary ones.
@@ -106,16 +106,20 @@ def _region(server: RunningServer, model: str, inputs: Arrays, datatype: str, **
     ):
         tensors, at = [], 0
         for tensor_name, array in inputs.items():
-            shm.set_shared_memory_region(handle, [array], offset=at)
+            content = packed(array)
+            shm.set_shared_memory_region(handle, [np.frombuffer(content, np.uint8)], offset=at)
             tensor = grpcclient.InferInput(tensor_name, list(array.shape), datatype)
-            tensor.set_shared_memory(name, array.nbytes, at)
+            tensor.set_shared_memory(name, len(content), at)
             tensors.append(tensor)
-            at += array.nbytes
+            at += len(content)
         wanted = grpcclient.InferRequestedOutput("OUTPUT0")
         wanted.set_shared_memory(name, _nbytes(inputs), at)
         result = client.infer(model, tensors, outputs=[wanted], **options)
         output = result.get_response().outputs[0]
         count = int(np.prod(output.shape))
+        if output.datatype == "BYTES":
+            elements = deserialize_bytes_tensor(bytes(memoryview(handle._mpsm_handle.buf)[at : at + _nbytes(inputs)]))
+            return {"OUTPUT0": elements.reshape(list(output.shape))}
         itemsize = next(iter(inputs.values())).itemsize
         data = bytes(memoryview(handle._mpsm_handle.buf)[at : at + count * itemsize])
         dtype = next(iter(inputs.values())).dtype
@@ -123,11 +127,32 @@ def _region(server: RunningServer, model: str, inputs: Arrays, datatype: str, **
 
 
 def _nbytes(arrays: Arrays) -> int:
-    return sum(array.nbytes for array in arrays.values())
+    return sum(len(packed(array)) for array in arrays.values())
+
+
+def packed(array: np.ndarray) -> bytes:
+    """The bytes of a tensor; an array of objects is a BYTES tensor."""
+    if array.dtype != np.object_:
+        return array.tobytes()
+    return serialize_byte_tensor(array).item() if array.size else b""
+
+
+def _json(element: object) -> object:
+    return element.decode() if isinstance(element, bytes) else element
 
 
 def _outputs(result: object, names: list[str]) -> Arrays:
-    return {name: result.as_numpy(name) for name in names}
+    return {name: _encoded(result.as_numpy(name)) for name in names}
+
+
+def _encoded(array: np.ndarray) -> np.ndarray:
+    """Strings as bytes: that is what they are, but the client leaves those of JSON as text."""
+    if array.dtype != np.object_:
+        return array
+    elements = [element.encode() if isinstance(element, str) else element for element in array.ravel()]
+    encoded = np.empty(len(elements), dtype=object)
+    encoded[:] = elements
+    return encoded.reshape(array.shape)
 
 
 @contextmanager

@@ -120,9 +120,13 @@ def test_a_reshape_is_what_the_file_has() -> None:
 
 
 def test_an_optional_input_is_one_in_the_spec() -> None:
-    spec = model_spec(complete('max_batch_size: 4 input { name: "x" optional: true }', BATCHING))
-    assert spec.inputs[0].optional
-    assert not spec.outputs[0].optional
+    text = 'max_batch_size: 4 input { name: "x" } input { name: "v" optional: true }'
+    defaulted = ModelSignature(BATCHING.inputs, BATCHING.outputs, defaulted=(TensorSpec("v", FP32, (-1, 2)),))
+    spec = model_spec(complete(text, defaulted))
+    assert [tensor.optional for tensor in spec.inputs] == [False, True]
+    assert spec.inputs[1].dims == (2,)
+    with pytest.raises(ConfigError, match="'x' is optional, but the model file has no value for it"):
+        complete('max_batch_size: 4 input { name: "x" optional: true }', BATCHING)
 
 
 def test_batching_of_a_model_that_cannot() -> None:

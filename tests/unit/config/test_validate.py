@@ -120,9 +120,11 @@ def test_what_is_wrong(text: str, words: str) -> None:
         ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
         ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents"),
         ('model_operations { op_library_filename: "x.so" }', "model_operations"),
-        ('input { name: "r" data_type: TYPE_FP32 dims: 4 reshape { shape: [2, 2] } }', "input 'r': reshape"),
         ('input { name: "r" data_type: TYPE_FP32 dims: 4 allow_ragged_batch: true }', "input 'r': allow_ragged_batch"),
-        ('input { name: "r" data_type: TYPE_FP32 dims: 4 optional: true }', "input 'r': optional"),
+        (
+            'input { name: "r" data_type: TYPE_FP32 dims: 4 optional: true }',
+            "input 'r': optional by backend 'identity'",
+        ),
         (
             "max_batch_size: 4 dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
             "dynamic_batching.priority_levels",

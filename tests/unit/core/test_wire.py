@@ -24,7 +24,9 @@ def wire() -> Iterator[Wire]:
 
 @pytest.fixture
 def intake(wire: Wire) -> Intake:
-    own = Intake("m", 3, 4, [("INPUT0", "FP32", [2])], [("OUTPUT0", "FP32", [2])], False)
+    own = Intake(
+        "m", 3, 4, [("INPUT0", "FP32", [2], None, False, [])], [("OUTPUT0", "FP32", [2], None, False, [])], False
+    )
     wire.publish(own)
     return own
 
