@@ -15,7 +15,8 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests import models
-from tests.doors.clients import DOORS, HTTP_OF, Arrays, Door
+from tests.doors.clients import DOORS, HTTP_OF, Arrays, Door, region
+from tests.doors.raw import message, post_json, refusal, set_parameters
 from tests.servers import RunningServer
 
 
@@ -107,6 +108,17 @@ MISTAKES = [
     Mistake(
         "batch too large", "echo", {"INPUT0": fp32(3, 4)}, "400", "inference request batch-size must be <= 2 for 'echo'"
     ),
+    Mistake(
+        "no batch", "echo", {"INPUT0": fp32()}, "400", "has no shape but model requires batch dimension for 'echo'"
+    ),
+    Mistake(
+        "empty batch",
+        "echo",
+        {"INPUT0": fp32(0, 4)},
+        "400",
+        "inference request batch-size must be at least 1 for 'echo'",
+        oracle_differs="takes it as a batch of one row and finds no bytes for it",
+    ),
     Mistake("wrong whole shape", "whole", {"INPUT0": fp32(3, 1)}, "400", "Expected [2,-1], got [3,1]"),
 ]
 
@@ -131,6 +143,12 @@ def test_mistakes_get_tritons_status(server: RunningServer, judge: RunningServer
     theirs = door.error(judge, mistake.model, mistake.inputs, mistake.datatype, **mistake.options)
     assert ours[0] == theirs[0], (ours, theirs)
     assert mistake.words in theirs[1]
+
+
+@pytest.mark.parametrize("door", DOORS[1:], ids=str)
+def test_a_version_that_is_not_ready(server: RunningServer, door: Door) -> None:
+    status, text = door.error(server, "broken", GOOD, "FP32", model_version="1")
+    assert (status, "'broken' version 1 is not at ready state" in text) == ("503", True), text
 
 
 @pytest.mark.parametrize("door", DOORS, ids=str)
@@ -275,3 +293,60 @@ def test_the_error_table_is_the_one_of_the_wire() -> None:
     for _, code, status in error_table():
         name = next(value.name for value in grpc.StatusCode if value.value[0] == code)
         assert HTTP_OF.get(f"StatusCode.{name}", "400") == str(status)
+
+
+REGION_MISTAKES = [
+    # name, parameters of the input, of the output, status, words
+    ("unknown region", {"shared_memory_region": "none"}, {}, "404", "Unable to find shared memory region: 'none'"),
+    ("offset behind the end", {"shared_memory_offset": 64}, {}, "400", "Invalid offset for shared memory region"),
+    (
+        "end behind the end",
+        {"shared_memory_offset": 52},
+        {},
+        "400",
+        "Invalid offset + byte size for shared memory region",
+    ),
+    ("too many bytes", {"shared_memory_byte_size": 20}, {}, "400", "Expected 16, got 20"),
+    ("too few bytes", {"shared_memory_byte_size": 12}, {}, "400", "Expected 16, got 12"),
+    (
+        "unknown output region",
+        {},
+        {"shared_memory_region": "none"},
+        "404",
+        "Unable to find shared memory region: 'none'",
+    ),
+    ("output behind the end", {}, {"shared_memory_offset": 64}, "400", "Invalid offset for shared memory region"),
+    ("output too small", {}, {"shared_memory_byte_size": 8}, "500", "should be at least 16 bytes to hold the results"),
+]
+
+
+def region_mistake(server: RunningServer, over: str, given: dict, wanted: dict) -> tuple[str, str]:
+    """Status, as HTTP has it, and text for an input and an output in a region of 64 bytes, but for these parameters."""
+    with grpcclient.InferenceServerClient(server.grpc) as client, region(client, 64) as (name, _):
+        good = {"shared_memory_region": name, "shared_memory_byte_size": 16}
+        given, wanted = {**good, **given}, {**good, "shared_memory_offset": 16, **wanted}
+        if over == "http":
+            inputs = [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "parameters": given}]
+            answer = post_json(
+                server, "echo", {"inputs": inputs, "outputs": [{"name": "OUTPUT0", "parameters": wanted}]}
+            )
+            return str(answer.status), answer.error
+        request = message("echo", ("INPUT0", "FP32", [1, 4], {}), outputs=(("OUTPUT0", wanted),))
+        set_parameters(request.inputs[0].parameters, given)
+        code, text = refusal(server, request)
+        return HTTP_OF[f"StatusCode.{code}"], text
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("over", ["http", "grpc"])
+@pytest.mark.parametrize(
+    ("given", "wanted", "status", "words"),
+    [row[1:] for row in REGION_MISTAKES],
+    ids=[row[0] for row in REGION_MISTAKES],
+)
+def test_region_mistakes_are_those_of_the_real_triton(
+    server, judge, over: str, given, wanted, status, words: str
+) -> None:
+    for each in (server, judge):
+        got, text = region_mistake(each, over, given, wanted)
+        assert (got, words in text) == (status, True), text
