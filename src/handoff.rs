@@ -454,7 +454,7 @@ fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
 /// Dimensions of an output of this shape as clients have them, without the batch dimension.
 fn client_dims(spec: &Spec, output: usize, shape: &[i64]) -> PyResult<Vec<i64>> {
     let tensor = &spec.outputs[output];
-    let dims = &shape[usize::from(spec.max_batch > 0)..];
+    let dims = if spec.max_batch == 0 { shape } else { shape.get(1..).unwrap_or_default() };
     tensor.to_client(dims).ok_or_else(|| {
         PyValueError::new_err(format!(
             "output '{}' has dims {dims:?}, but its reshape says {:?}",

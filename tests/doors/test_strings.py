@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 from tests import models
+from tests.doors.asking import until_waiting
 from tests.doors.clients import DOORS, Door, packed, region
 from tests.servers import RunningServer
 
@@ -219,6 +220,25 @@ def test_outputs_of_a_batch_go_to_their_regions(server: RunningServer) -> None:
             assert bytes(memoryview(handle._mpsm_handle.buf)[100 * at :][: len(content)]) == content
 
 
+@pytest.mark.parametrize("model", ["gather", "copy"])
+def test_a_client_that_writes_over_its_strings_harms_nobody(server: RunningServer, model: str) -> None:
+    """They were copied and checked before: what comes later is never parsed."""
+    first, second = array(["abc", "de"]), array(list("uvwxyz12"), 4, 2)
+    with grpcclient.InferenceServerClient(server.grpc) as client, region(client, 64) as (name, handle):
+        memory = memoryview(handle._mpsm_handle.buf)
+        memory[: len(packed(first))] = packed(first)
+        given = grpcclient.InferInput("INPUT0", [1, 2], "BYTES")
+        given.set_shared_memory(name, len(packed(first)))
+        hostile = submit_tensors(client, model, [given])
+        until_waiting(server, model, 1)
+        memory[:64] = b"\xff" * 64
+        futures = [submit(client, model, second), submit(client, model, array(["x", "y"]))]
+        assert not wait([hostile, *futures], timeout=60).not_done
+        np.testing.assert_array_equal(hostile.result().as_numpy("OUTPUT0"), first)
+        np.testing.assert_array_equal(futures[0].result().as_numpy("OUTPUT0"), second)
+        del memory
+
+
 def test_a_region_that_is_too_small_for_the_strings(server: RunningServer) -> None:
     with grpcclient.InferenceServerClient(server.grpc) as client, region(client, 64) as (name, _):
         wanted = grpcclient.InferRequestedOutput("OUTPUT0")
@@ -228,6 +248,10 @@ def test_a_region_that_is_too_small_for_the_strings(server: RunningServer) -> No
 
 
 def submit(client, model: str, texts: np.ndarray, outputs=None):
+    return submit_tensors(client, model, asked(grpcclient, texts), outputs)
+
+
+def submit_tensors(client, model: str, tensors: list, outputs=None):
     future: Future = Future()
 
     def done(result, error) -> None:
@@ -236,7 +260,7 @@ def submit(client, model: str, texts: np.ndarray, outputs=None):
         else:
             future.set_result(result)
 
-    client.async_infer(model, asked(grpcclient, texts), done, outputs=outputs)
+    client.async_infer(model, tensors, done, outputs=outputs)
     return future
 
 
