@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import numpy as np
@@ -22,25 +23,33 @@ def check(server: Server, contestant: Contestant, scenario: Scenario) -> None:
     Raises:
         SystemExit: when the answer is wrong; there is nothing to be measured then.
     """
-    sent, wanted = _question(scenario.shared)
+    sent, wanted = _picture() if scenario.shared else _same(QUESTIONS[scenario.question]())
     with grpcclient.InferenceServerClient(server.grpc) as client:
         got = _ask_shared(client, contestant.model, sent, wanted) if scenario.shared else _ask(client, contestant, sent)
     if got is None or got.dtype != wanted.dtype or not np.array_equal(got.reshape(wanted.shape), wanted):
         raise SystemExit(f"{contestant.label} answers {contestant.model} wrongly")
 
 
-def _question(shared: bool) -> tuple[Array, Array]:
-    random = np.random.default_rng(7)
-    if not shared:
-        row = random.random((1, 16), np.float32)
-        return row, row
-    shape = (1, 3, 384, 640)
-    image = random.random(shape, np.float32).astype(np.float16)
+QUESTIONS: dict[str, Callable[[], Array]] = {
+    "FP32[16]": lambda: np.random.default_rng(7).random((1, 16), np.float32),
+    "FP32[1500]": lambda: np.random.default_rng(7).random((1, 1500), np.float32),
+    "FP32[262144]": lambda: np.random.default_rng(7).random((1, 262144), np.float32),
+    "BYTES[1000]": lambda: np.array([[f"{number:020}".encode() for number in range(1000)]], np.object_),
+}
+"""What an echo is asked."""
+
+
+def _same(row: Array) -> tuple[Array, Array]:
+    return row, row
+
+
+def _picture() -> tuple[Array, Array]:
+    image = np.random.default_rng(7).random((1, 3, 384, 640), np.float32).astype(np.float16)
     return image, np.ascontiguousarray(image.reshape(-1, 144, 5120)[:, :84, :5040])
 
 
 def _ask(client: grpcclient.InferenceServerClient, contestant: Contestant, sent: Array) -> Array | None:
-    tensor = grpcclient.InferInput("INPUT0", list(sent.shape), "FP32")
+    tensor = grpcclient.InferInput("INPUT0", list(sent.shape), "BYTES" if sent.dtype == np.object_ else "FP32")
     tensor.set_data_from_numpy(sent)
     answer: Array | None = client.infer(contestant.model, [tensor]).as_numpy("OUTPUT0")
     return answer

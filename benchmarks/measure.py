@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 from dataclasses import dataclass
+from typing import Any
 
-from benchmarks import machine
+from benchmarks import light, machine
+from benchmarks.answers import QUESTIONS, Array
 from benchmarks.peers import Program
 from benchmarks.scenarios import Contestant, Scenario
 from benchmarks.servers import Server
@@ -64,19 +67,51 @@ def measure(analyzer: Program, server: Server, contestant: Contestant, scenario:
         UnstableError: when it calls no attempt stable.
         RuntimeError: when it fails otherwise, with what it wrote.
     """
+    if scenario.client == "light":
+        return _measure_light(server, contestant, scenario)
     options = _options(server, contestant, scenario, window_ms)
     for attempt in range(1, ATTEMPTS + 1):
         before = _count(server, contestant.model)
         text = _analyze(analyzer, options)
         after = _count(server, contestant.model)
         if text is not None:
-            command = "perf_analyzer " + " ".join(options).replace(server.grpc, "ADDRESS")
-            return _run(text, before, after, attempt, command)
+            command = "perf_analyzer " + " ".join(options).replace(server.grpc, "ADDRESS").replace(
+                server.http, "ADDRESS"
+            )
+            figures = {name: _figure(text, pattern) for name, pattern in _PATTERNS.items()}
+            return _run(figures, before, after, attempt, command)
     raise UnstableError(f"no stable run of {contestant.model} in {ATTEMPTS} attempts")
 
 
+def _measure_light(server: Server, contestant: Contestant, scenario: Scenario) -> Run:
+    row = QUESTIONS[scenario.question]()
+    url = server.grpc if scenario.protocol == "Grpc" else server.http
+    before = _count(server, contestant.model)
+    request = _light_request(contestant.model, row, scenario)
+    load = light.drive(url, [request], scenario.concurrency, scenario.protocol)
+    after = _count(server, contestant.model)
+    if load.errors:
+        raise RuntimeError(f"{load.errors} requests of {contestant.model} failed")
+    figures = {"throughput": load.throughput, "p50_us": load.p50_us, "p90_us": load.p90_us, "p99_us": load.p99_us}
+    return _run(figures, before, after, 1, f"benchmarks/light.py, {scenario.concurrency} in flight")
+
+
+def _light_request(model: str, row: Array, scenario: Scenario) -> bytes:
+    tensor = light.Tensor("INPUT0", "FP32", row.shape, row.nbytes)
+    if scenario.protocol == "Grpc":
+        return light.inline_request(model, tensor)
+    head: dict[str, Any] = {"name": "INPUT0", "datatype": "FP32", "shape": list(row.shape)}
+    if scenario.json:
+        numbers = [float(str(value)) for value in row.flat]  # as short as FP32 can be told
+        return light.http_request(model, json.dumps({"inputs": [{**head, "data": numbers}]}).encode(), "")
+    head["parameters"] = {"binary_data_size": row.nbytes}
+    text = json.dumps({"inputs": [head], "parameters": {"binary_data_output": True}}).encode()
+    return light.http_request(model, text + row.tobytes(), f"Inference-Header-Content-Length: {len(text)}\r\n")
+
+
 def _options(server: Server, contestant: Contestant, scenario: Scenario, window_ms: int) -> list[str]:
-    who = ["-m", contestant.model, "-i", "Grpc", "-u", server.grpc, "-b", "1"]
+    url = server.grpc if scenario.protocol == "Grpc" else server.http
+    who = ["-m", contestant.model, "-i", scenario.protocol, "-u", url, "-b", "1"]
     how = ["--concurrency-range", str(scenario.concurrency), "-p", str(window_ms), "-s", "50", "--percentile=99"]
     return [*who, *how, *scenario.options]
 
@@ -106,11 +141,10 @@ def _count(server: Server, model: str) -> _Counts:
     return _Counts(server.cpu_s(), requests, executions, copied, machine.clocks())
 
 
-def _run(text: str, before: _Counts, after: _Counts, attempts: int, command: str) -> Run:
+def _run(figures: dict[str, float], before: _Counts, after: _Counts, attempts: int, command: str) -> Run:
     count = after.requests - before.requests
     if count == 0:
         raise RuntimeError(f"the server counted no successful request of {command}")
-    figures = {name: _figure(text, pattern) for name, pattern in _PATTERNS.items()}
     cpu_s, passed = after.cpu_s - before.cpu_s, after.clocks - before.clocks
     copied_in, copied_out = (_share(before, after, direction, count) for direction in (0, 1))
     return Run(

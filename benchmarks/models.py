@@ -47,9 +47,32 @@ class TritonPythonModel:
 """
 
 
+WIRE = {"megabyte": ("FP32", 262144), "numbers": ("FP32", 1500), "strings": ("STRING", 1000)}
+"""Models that only pass on: what they are sent costs."""
+CROWD = 200
+"""Models that nobody asks."""
+
+
+def _passes(dtype: str, count: int) -> str:
+    return (
+        f'input {{ name: "INPUT0" data_type: TYPE_{dtype} dims: {count} }}\n'
+        f'output {{ name: "OUTPUT0" data_type: TYPE_{dtype} dims: {count} }}\n'
+    )
+
+
+def write_crowd(root: Path) -> Path:
+    """The echo of Headrace, and many models beside it."""
+    shutil.rmtree(root, ignore_errors=True)
+    for name in ["echo", *(f"bystander_{number}" for number in range(CROWD))]:
+        _write(root / name, 'backend: "identity"\n' + BATCHING + ECHO + ONE_INSTANCE)
+    return root
+
+
 def write_headrace(root: Path) -> Path:
     """Models of Headrace."""
     shutil.rmtree(root, ignore_errors=True)
+    for name, (dtype, count) in WIRE.items():
+        _write(root / name, 'backend: "identity"\n' + BATCHING + _passes(dtype, count) + ONE_INSTANCE)
     _write(root / "echo", 'backend: "identity"\n' + BATCHING + ECHO + ONE_INSTANCE)
     directory = _write(root / "echo_onnx", 'platform: "onnxruntime_onnx"\n' + BATCHING + ECHO + ONE_INSTANCE)
     _save(directory, [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])], ("INPUT0", 1, [16]), ("OUTPUT0", 1, [16]))
@@ -62,6 +85,9 @@ def write_headrace(root: Path) -> Path:
 def write_triton(root: Path) -> Path:
     """Models of the real Triton: Python ones, and the identity in C."""
     shutil.rmtree(root, ignore_errors=True)
+    for name, (dtype, count) in WIRE.items():
+        directory = _write(root / name, 'backend: "python"\n' + BATCHING + _passes(dtype, count) + ONE_INSTANCE)
+        (directory / "model.py").write_text(PYTHON_ECHO)
     directory = _write(root / "echo_python", 'backend: "python"\n' + BATCHING + ECHO + ONE_INSTANCE)
     (directory / "model.py").write_text(PYTHON_ECHO)
     _write(root / "echo_c", 'backend: "identity_c"\n' + BATCHING + ECHO + ONE_INSTANCE)

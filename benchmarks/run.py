@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from benchmarks.scenarios import SCENARIOS, Contestant, Scenario
 
 RESULTS = Path(__file__).parent / "results" / "spine.json"
 LATEST = peers.HOME / "latest.json"
+REGIONS = 1000
+"""Registered in the crowded server."""
 QUICK_ROUNDS, QUICK_WINDOW_MS = 1, 500
 
 
@@ -75,12 +78,20 @@ def _measure_all(chosen: list[Scenario], arguments: argparse.Namespace, console:
     ours, theirs = models.write_headrace(peers.HOME / "headrace"), models.write_triton(peers.HOME / "triton_models")
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     progress = Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal)
-    with servers.headrace(ours) as headrace, servers.triton(triton, theirs) as judge, progress:
+    with ExitStack() as stack:
+        running = {
+            "headrace": stack.enter_context(servers.headrace(ours)),
+            "triton": stack.enter_context(servers.triton(triton, theirs)),
+        }
+        if any(contestant.server == "crowded" for scenario in chosen for contestant in scenario.contestants):
+            crowd = models.write_crowd(peers.HOME / "crowd")
+            running["crowded"] = stack.enter_context(servers.crowded(crowd, REGIONS))
+        stack.enter_context(progress)
         task = progress.add_task("", total=arguments.rounds * sum(len(own.contestants) for own in chosen))
         for scenario in chosen:
             runs: dict[str, list[Run | None]] = {contestant.label: [] for contestant in scenario.contestants}
             for number, contestant in _turns(scenario, arguments.rounds):
-                server = {"headrace": headrace, "triton": judge}[contestant.server]
+                server = running[contestant.server]
                 what = f"{scenario.name}, round {number + 1} of {arguments.rounds}: {contestant.label}"
                 progress.update(task, description=what)
                 if number == 0:

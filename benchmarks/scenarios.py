@@ -10,7 +10,7 @@ class Contestant:
     """A model of one of the two servers."""
 
     server: str
-    """"headrace" or "triton"."""
+    """"headrace", "crowded" (Headrace with many models and regions) or "triton"."""
     model: str
     label: str
     """Names the backend: no ratio to Triton is told without it."""
@@ -23,7 +23,7 @@ class Target:
     of: str
     """Label of a contestant of Headrace."""
     against: str
-    """Label of a contestant of the real Triton."""
+    """Label of the contestant that it is compared with."""
     figure: str
     """"throughput", "cpu_us" or "p50_us"."""
     at_least: float | None = None
@@ -44,6 +44,14 @@ class Scenario:
     bytes_in: int = 64
     bytes_out: int = 64
     """Tensor bytes of a request."""
+    protocol: str = "Grpc"
+    """`Grpc` or `Http`, as perf_analyzer spells them."""
+    client: str = "perf_analyzer"
+    """Or `light`: `benchmarks/light.py`, where perf_analyzer itself would be what is measured."""
+    json: bool = False
+    """Tensors as JSON, over HTTP."""
+    question: str = "FP32[16]"
+    """What is asked once before it is timed: a key of `benchmarks.answers.QUESTIONS`."""
     copies: int | None = None
     """Copies of each tensor byte by Headrace's transfer that are to be seen; `None`: not looked at."""
 
@@ -65,6 +73,13 @@ ECHOES = (
 )
 SHARED = ("--shared-memory", "system", "--output-shared-memory-size", "846720")
 IMAGE, DETECTIONS = 2 * 3 * 384 * 640, 2 * 84 * 5040
+
+
+CROWDED = "Headrace, identity, beside 200 models and 1,000 regions"
+
+
+def _echo(model: str) -> tuple[Contestant, ...]:
+    return (Contestant("headrace", model, IDENTITY), Contestant("triton", model, PYTHON))
 
 
 def _slice(model: str) -> tuple[Contestant, ...]:
@@ -120,5 +135,62 @@ SCENARIOS = (
         bytes_in=IMAGE,
         bytes_out=DETECTIONS,
         copies=1,
+    ),
+    Scenario(
+        name="megabyte_grpc",
+        title="FP32[262144] (1 MiB) echo in the message, gRPC, 16 in flight",
+        concurrency=16,
+        contestants=_echo("megabyte"),
+        targets=(Target(IDENTITY, PYTHON, "throughput", at_least=1.5),),
+        bytes_in=1 << 20,
+        bytes_out=1 << 20,
+        client="light",
+        question="FP32[262144]",
+    ),
+    Scenario(
+        name="megabyte_http",
+        title="The same over HTTP, binary",
+        concurrency=16,
+        contestants=_echo("megabyte"),
+        targets=(Target(IDENTITY, PYTHON, "throughput", at_least=1.5),),
+        bytes_in=1 << 20,
+        bytes_out=1 << 20,
+        protocol="Http",
+        client="light",
+        question="FP32[262144]",
+    ),
+    Scenario(
+        name="json",
+        title="FP32[1500] (about 16 KB of JSON) echo over HTTP, JSON both ways, 16 in flight",
+        concurrency=16,
+        contestants=_echo("numbers"),
+        targets=(Target(IDENTITY, PYTHON, "throughput", at_least=2.0),),
+        client="light",
+        json=True,
+        bytes_in=6000,
+        bytes_out=6000,
+        protocol="Http",
+        question="FP32[1500]",
+    ),
+    Scenario(
+        name="strings",
+        title="BYTES[1000] of 20 characters echo, gRPC, 16 in flight",
+        concurrency=16,
+        contestants=_echo("strings"),
+        targets=(Target(IDENTITY, PYTHON, "throughput", at_least=2.0),),
+        options=("--string-length", "20"),
+        bytes_in=24_000,
+        bytes_out=24_000,
+        question="BYTES[1000]",
+    ),
+    Scenario(
+        name="crowd",
+        title="FP32[16] echo, 16 in flight, beside 200 other models and 1,000 registered regions",
+        concurrency=16,
+        contestants=(Contestant("headrace", "echo", IDENTITY), Contestant("crowded", "echo", CROWDED)),
+        targets=(
+            Target(CROWDED, IDENTITY, "throughput", at_least=0.9),
+            Target(CROWDED, IDENTITY, "cpu_us", at_most=1.1),
+        ),
     ),
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import InferenceServerException
+from tritonclient.utils import InferenceServerException, shared_memory
 
 from benchmarks.peers import HOME, Program
 
@@ -30,6 +30,7 @@ class Server:
     name: str
     process: subprocess.Popen[bytes]
     grpc: str
+    http: str
     metrics: str
 
     def cpu_s(self) -> float:
@@ -63,11 +64,11 @@ class Server:
 
 
 @contextmanager
-def headrace(repository: Path, *options: str) -> Iterator[Server]:
-    """Headrace, of this checkout."""
+def headrace(repository: Path, *options: str, name: str = "headrace") -> Iterator[Server]:
+    """Headrace, of this checkout; `name` is that of its log."""
     command = (sys.executable, "-m", "headrace", "serve", str(repository), *options)
     ports = ("--http-port={http}", "--grpc-port={grpc}", "--metrics-port={metrics}")
-    with _running("headrace", Program(command, {}), ports) as server:
+    with _running(name, Program(command, {}), ports) as server:
         yield server
 
 
@@ -87,7 +88,7 @@ def _running(name: str, program: Program, options: tuple[str, ...]) -> Iterator[
     with log.open("wb") as out:
         environment = {**os.environ, **program.environment}
         process = subprocess.Popen([*program.command, *filled], stdout=out, stderr=subprocess.STDOUT, env=environment)
-    server = Server(name, process, f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}")
+    server = Server(name, process, f"127.0.0.1:{grpc}", f"127.0.0.1:{http}", f"127.0.0.1:{metrics}")
     try:
         _wait_until_ready(server, log)
         yield server
@@ -98,6 +99,21 @@ def _running(name: str, program: Program, options: tuple[str, ...]) -> Iterator[
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def crowded(repository: Path, regions: int) -> Iterator[Server]:
+    """Headrace with so many regions registered."""
+    key = f"/headrace_crowd_{os.getpid()}"
+    with headrace(repository, name="crowded") as server, grpcclient.InferenceServerClient(server.grpc) as client:
+        memory = shared_memory.create_shared_memory_region("crowd", key, regions * 64)
+        try:
+            for number in range(regions):
+                client.register_system_shared_memory(f"crowd_{number}", key, 64, number * 64)
+            yield server
+        finally:
+            client.unregister_system_shared_memory()
+            shared_memory.destroy_shared_memory_region(memory)
 
 
 def _wait_until_ready(server: Server, log: Path) -> None:

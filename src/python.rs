@@ -7,6 +7,7 @@ use pyo3::{exceptions::PyValueError, prelude::*};
 use tokio::sync::oneshot;
 
 use crate::{
+    buffer,
     control::{self, Door, Subject},
     error::{Error, Kind, Result},
     gate::Gate,
@@ -84,6 +85,7 @@ impl Wire {
             reply_compression: (reply_compression > 0).then(|| Compression::new(reply_compression.min(9))),
         };
         shm::guard_against_truncation();
+        buffer::reuse_freed_memory();
         let threads = Threads::start(threads)?;
         let gate = Gate::new(max_requests, max_bytes);
         let inner = Arc::new(wire::Wire::new(gate, limits, client_shm, seconds(stall_secs)?, threads.bulk()));

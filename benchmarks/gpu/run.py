@@ -14,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import client, floors, models
+from benchmarks import light
+from benchmarks.gpu import floors, models
 from benchmarks.measure import measure
 from benchmarks.peers import HOME, Program
 from benchmarks.scenarios import Contestant, Scenario
@@ -27,9 +28,9 @@ MODES = {
 LIGHT_MODES = ("none", "slots", "echo")
 """By our own client: tensors in the message; 64 slots of a region for input and output each; the client's own floor."""
 SLOTS = 64
-IMAGES = client.Tensor("images", "FP16", (1, 3, 384, 640), 2 * 3 * 384 * 640)
-DETECTIONS = client.Tensor("output0", "FP16", (1, 84, 5040), 2 * 84 * 5040)
-SMALL = client.Tensor("INPUT0", "FP32", (1, 16), 64)
+IMAGES = light.Tensor("images", "FP16", (1, 3, 384, 640), 2 * 3 * 384 * 640)
+DETECTIONS = light.Tensor("output0", "FP16", (1, 84, 5040), 2 * 84 * 5040)
+SMALL = light.Tensor("INPUT0", "FP32", (1, 16), 64)
 
 
 def main() -> None:
@@ -110,11 +111,11 @@ def _light(server: Server, name: str, mode: str, concurrency: int, _window: int)
     served = "echo" if mode == "echo" else name
     requests, cpu_s = server.counts(served)[0], server.cpu_s()
     if mode == "slots":
-        with client.slots(server.grpc, name, IMAGES, DETECTIONS, SLOTS) as ready:
-            load = client.drive(server.grpc, ready, concurrency)
+        with light.slots(server.grpc, name, IMAGES, DETECTIONS, SLOTS) as ready:
+            load = light.drive(server.grpc, ready, concurrency)
     else:
-        request = client.inline_request(served, SMALL if mode == "echo" else IMAGES)
-        load = client.drive(server.grpc, [request], concurrency)
+        request = light.inline_request(served, SMALL if mode == "echo" else IMAGES)
+        load = light.drive(server.grpc, [request], concurrency)
     if load.errors:
         raise RuntimeError(f"{load.errors} requests failed")
     count = server.counts(served)[0] - requests

@@ -1,12 +1,15 @@
 """A client that keeps nothing: several processes with ready-made requests, for what perf_analyzer cannot measure.
 
-perf_analyzer keeps every answer that comes in a message until its memory is full, and all its requests share one input
-and one output of a region. Here each request in flight has its own, and an answer is thrown away once it is counted.
+perf_analyzer keeps every answer that comes in a message until its memory is full, spends 14 ms of CPU on a request of
+1 MiB (measured), and all its requests share one input and one output of a region. Here an answer is thrown away once it
+is counted, and each request in flight may have a place of its own.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +25,7 @@ from tritonclient.utils import shared_memory as shm
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-PROCESSES = 8
+PROCESSES = max(1, min(8, (os.cpu_count() or 1) // 2))
 WARM_UP_S, SECONDS = 2.0, 4.0
 
 
@@ -42,6 +45,8 @@ class Load:
 
     throughput: float
     p50_us: float
+    p90_us: float
+    p99_us: float
     errors: int
 
 
@@ -66,25 +71,34 @@ def slots(url: str, model: str, given: Tensor, wanted: Tensor, count: int) -> It
             shm.destroy_shared_memory_region(region)
 
 
-def drive(url: str, requests: Sequence[bytes], in_flight: int) -> Load:
-    """Keeps so many requests in flight for some seconds."""
+def http_request(model: str, body: bytes, headers: str) -> bytes:
+    """A request over HTTP, with all its headers."""
+    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
+    return head.encode() + body
+
+
+def drive(url: str, requests: Sequence[bytes], in_flight: int, protocol: str = "Grpc") -> Load:
+    """Keeps so many requests in flight for some seconds; each has its own connection over HTTP."""
+    work = _work if protocol == "Grpc" else _work_http
     context = multiprocessing.get_context("spawn")
-    results: Queue[tuple[int, float, int]] = context.Queue()
+    results: Queue[tuple[list[float], int]] = context.Queue()
     workers = []
     for number in range(PROCESSES):
         own = list(requests[number::PROCESSES]) or list(requests)
         share = in_flight // PROCESSES + (number < in_flight % PROCESSES)
-        workers.append(context.Process(target=_work, args=(url, own, share, results)))
+        workers.append(context.Process(target=work, args=(url, own, share, results)))
     for worker in workers:
         worker.start()
     rows = [results.get(timeout=60) for _ in workers]
     for worker in workers:
         worker.join()
-    count = sum(row[0] for row in rows)
-    return Load(count / SECONDS, float(np.median([row[1] for row in rows])), sum(row[2] for row in rows))
+    latencies = np.concatenate([np.array(own) for own, _ in rows]) * 1e6
+    times = np.percentile(latencies, [50, 90, 99]) if len(latencies) else np.zeros(3)
+    p50, p90, p99 = (float(time) for time in times)
+    return Load(len(latencies) / SECONDS, p50, p90, p99, sum(errors for _, errors in rows))
 
 
-def _work(url: str, requests: list[bytes], in_flight: int, results: Queue[tuple[int, float, int]]) -> None:
+def _work(url: str, requests: list[bytes], in_flight: int, results: Queue[tuple[list[float], int]]) -> None:
     """One process."""
     with grpc.insecure_channel(url, options=OPTIONS) as channel:
         loop = _Loop(channel.unary_unary(METHOD))
@@ -95,7 +109,51 @@ def _work(url: str, requests: list[bytes], in_flight: int, results: Queue[tuple[
         time.sleep(SECONDS)
         latencies = loop.latencies
         loop.stop()
-    results.put((len(latencies), float(np.median(latencies)) * 1e6 if latencies else 0.0, loop.errors))
+    results.put((latencies, loop.errors))
+
+
+def _work_http(url: str, requests: list[bytes], in_flight: int, results: Queue[tuple[list[float], int]]) -> None:
+    """One process, a thread for each connection."""
+    latencies: list[float] = []
+    errors: list[bytes] = []
+    began = time.perf_counter()
+    end = began + WARM_UP_S + SECONDS
+
+    def ask(request: bytes) -> None:
+        host, _, port = url.rpartition(":")
+        buffer = bytearray(1 << 21)
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            while (sent := time.perf_counter()) < end:
+                connection.sendall(request)
+                status = _read_answer(connection, buffer)
+                if status != b"200":
+                    errors.append(status)
+                elif sent >= began + WARM_UP_S:
+                    latencies.append(time.perf_counter() - sent)
+
+    threads = [threading.Thread(target=ask, args=(requests[at % len(requests)],)) for at in range(in_flight)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    results.put((latencies, len(errors)))
+
+
+def _read_answer(connection: socket.socket, buffer: bytearray) -> bytes:
+    """Reads a whole answer and returns its status."""
+    view, have, total = memoryview(buffer), 0, None
+    while total is None or have < total:
+        got = connection.recv_into(view[have:])
+        if not got:
+            return b"closed"
+        have += got
+        end = buffer.find(b"\r\n\r\n", 0, min(have, 4096)) if total is None else -1
+        if end >= 0:
+            head = bytes(buffer[:end]).lower()
+            at = head.index(b"\r\ncontent-length:") + 17
+            total = end + 4 + int(head[at:].split(b"\r\n")[0])
+    return bytes(buffer[9:12])
 
 
 class _Loop:
