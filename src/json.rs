@@ -12,6 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::{dtype::Dtype, strings};
 
+/// Levels of `serde_json`.
+const MOST_LISTS: usize = 128;
 const NAN: &str = "NaN";
 const INFINITY: &str = "Infinity";
 const MINUS_INFINITY: &str = "-Infinity";
@@ -93,10 +95,13 @@ fn read_numbers(dtype: Dtype, json: &str) -> Option<Vec<u8>> {
 fn parse_all<const SIZE: usize>(json: &str, parse: impl Fn(&str) -> Option<[u8; SIZE]>) -> Option<Vec<u8>> {
     let text = json.as_bytes();
     let mut bytes = Vec::with_capacity(SIZE * text.len() / 8);
-    let mut at = 0;
+    let (mut at, mut lists) = (0, 0);
     while let Some(&first) = text.get(at) {
         match KINDS[usize::from(first)] {
-            Kind::Between => at += 1,
+            Kind::Between => {
+                lists += usize::from(first == b'[');
+                at += 1;
+            }
             Kind::Number => {
                 let rest = &text[at..];
                 let length = rest.iter().position(|&byte| KINDS[usize::from(byte)] != Kind::Number)?;
@@ -106,7 +111,20 @@ fn parse_all<const SIZE: usize>(json: &str, parse: impl Fn(&str) -> Option<[u8; 
             Kind::Other => return None,
         }
     }
-    Some(bytes)
+    (lists < MOST_LISTS || !is_deep(text)).then_some(bytes)
+}
+
+/// Whether lists lie in more lists than `serde_json` goes down.
+fn is_deep(json: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    json.iter().any(|byte| {
+        match byte {
+            b'[' => depth += 1,
+            b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth >= MOST_LISTS
+    })
 }
 
 /// What a byte of JSON belongs to.
@@ -343,6 +361,18 @@ mod tests {
         for json in ["[1e400]", "[1e39]"] {
             assert_eq!(read_numbers(Dtype::Fp32, json), None, "{json}");
         }
+    }
+
+    #[test]
+    fn lists_in_lists_end_where_serde_ends() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        for depth in [1, 2, 127, 128, 129, 100_000] {
+            let json = nested(depth);
+            let mut reader = serde_json::Deserializer::from_str(&json);
+            let slow = reader.deserialize_seq(Elements { dtype: Dtype::Int8, bytes: &mut Vec::new() });
+            assert_eq!(read_numbers(Dtype::Int8, &json).is_some(), slow.is_ok(), "{depth}");
+        }
+        assert!(read_numbers(Dtype::Int8, &format!("[{}]", vec!["[1]"; 1000].join(","))).is_some());
     }
 
     #[test]
