@@ -6,12 +6,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+from headrace.backend.torch_compiled import CompiledProgram
+
 IMAGE, DETECTIONS, ROWS = 2 * 3 * 384 * 640, 2 * 84 * 5040, 32
 
 
-def engine_rate(torch: Any, detector: Path, seconds: float = 3.0) -> float:
-    """Images per second of the detector in a CUDA graph of 32, inputs and outputs on the device."""
+def engine_rate(torch: Any, detector: Path, seconds: float = 3.0, compiled: bool = False) -> float:
+    """Images per second of the detector in a CUDA graph of 32, inputs and outputs on the device; as TorchScript, or
+    compiled by Inductor.
+    """
     module = torch.jit.load(str(detector), map_location="cuda").half().eval().to(memory_format=torch.channels_last)
+    if compiled:
+        module = CompiledProgram(torch, module, is_script=True)
     images = torch.randn(ROWS, 3, 384, 640, dtype=torch.half, device="cuda")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream), torch.inference_mode():

@@ -53,6 +53,10 @@ class TritonPythonModel:
 '''
 
 
+COMPILED = """parameters { key: "compile" value { string_value: "true" } }
+parameters { key: "cuda_graph_batch_sizes" value { string_value: "8,32" } }
+"""
+
 ECHO = """
 backend: "identity"
 max_batch_size: 32
@@ -76,6 +80,9 @@ def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], ins
     if "yolo" in names:
         shutil.copy(detector, root / "yolo" / "1" / "model.pt")
         (root / "yolo" / "config.pbtxt").write_text(config + CHANNELS_LAST)
+    if "yolo_compiled" in names:
+        shutil.copy(detector, root / "yolo_compiled" / "1" / "model.pt")
+        (root / "yolo_compiled" / "config.pbtxt").write_text(config + CHANNELS_LAST + COMPILED)
     if "slice" in names:
         torch.jit.trace(Slice(), torch.zeros(1, 3, 384, 640)).save(str(root / "slice" / "1" / "model.pt"))
         (root / "slice" / "config.pbtxt").write_text(config)

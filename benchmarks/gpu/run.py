@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["yolo", "slice"])
     parser.add_argument("--serve", nargs="*", default=[], help="more options of headrace serve, without their dashes")
     parser.add_argument("--instances", type=int, default=2, help="of each model")
+    parser.add_argument("--compiled", action="store_true", help="floors: the engine compiled by Inductor")
     parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
     parser.add_argument("--name", help="of the file of results; the stage's by default")
     arguments = parser.parse_args()
@@ -58,6 +59,10 @@ def main() -> None:
 def _floors(arguments: argparse.Namespace) -> dict[str, Any]:
     import torch
 
+    if arguments.compiled:
+        rate = floors.engine_rate(torch, arguments.detector, compiled=True)
+        print(f"compiled: {rate:.0f}/s")
+        return {"engine_compiled": rate}
     rates = {"engine": floors.engine_rate(torch, arguments.detector), "link": floors.link_rate(torch)}
     print(rates)
     return rates

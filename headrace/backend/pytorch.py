@@ -4,7 +4,8 @@ What the files hold is in `torch_programs.py`, names are in `torch_naming.py`, G
 
 Parameters in config.pbtxt, each "true" or "false": `fp16` (weights of a TorchScript file are made half; by default when
 all inputs are FP16), `channels_last` (images are computed in that memory format), `cuda_graphs` (by default; without
-them a compiled model is called for every batch).
+them a compiled model is called for every batch), `compile` (by Inductor, `torch_compiled.py`). Another,
+`cuda_graph_batch_sizes`, lists sizes such as "1,8,32": batches of other sizes are computed as the next larger one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.backend.base import DeviceInstance, Inputs, ModelFile, Produced
-from headrace.backend.torch_graphs import TorchDeviceInstance, WarmShapes
+from headrace.backend.torch_graphs import TorchDeviceInstance, WarmShapes, batch_sizes
 from headrace.backend.torch_naming import input_positions, output_positions
 from headrace.backend.torch_programs import Layout, Program, open_program
 from headrace.config.model import ModelSignature, ModelSpec
@@ -107,12 +108,18 @@ class TorchModel:
         if not graphs and not call.program.is_compiled:
             raise ConfigError(f"{self._path}: an exported program on a GPU needs 'cuda_graphs'")
         types = [torch_type(self._torch, tensor.dtype.name) for tensor in spec.inputs]
-        return TorchDeviceInstance(self._torch, call, spec, types, device.index, pinning, warm if graphs else None)
+        sizes = _graph_sizes(spec)
+        return TorchDeviceInstance(
+            self._torch, call, spec, types, sizes, device.index, pinning, warm if graphs else None
+        )
 
     def _open(self, where: str, spec: ModelSpec) -> Call:
         half = _switch(spec, "fp16", default=all(tensor.dtype.name == "FP16" for tensor in spec.inputs))
         channels_last = _switch(spec, "channels_last", default=False)
-        program = open_program(self._torch, self._path, where, Layout(half, channels_last))
+        compiled = _switch(spec, "compile", default=False)
+        if compiled and where == "cpu":
+            raise ConfigError(f"parameter 'compile' of model '{spec.name}' is for instances on GPUs (KIND_GPU)")
+        program = open_program(self._torch, self._path, where, Layout(half, channels_last, compiled))
         positions = input_positions([tensor.name for tensor in spec.inputs], program.arguments)
         order = sorted(range(len(positions)), key=positions.__getitem__)
         results = output_positions([tensor.name for tensor in spec.outputs])
@@ -164,6 +171,22 @@ def _switch(spec: ModelSpec, name: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ConfigError(f"parameter '{name}' of model '{spec.name}': expected true or false, got '{text}'")
     return text == "true"
+
+
+def _graph_sizes(spec: ModelSpec) -> list[int]:
+    """Batch sizes that have a graph; few when each has to be compiled for most of a minute."""
+    largest = spec.max_batch_size
+    text = spec.parameters.get("cuda_graph_batch_sizes")
+    if text is None:
+        is_slow = _switch(spec, "compile", default=False)
+        return (
+            sorted({max(1, largest // part) for part in (1, 2, 4, largest or 1)}) if is_slow else batch_sizes(largest)
+        )
+    sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
+    if len(sizes) != text.count(",") + 1 or not all(0 < size <= max(1, largest) for size in sizes):
+        problem = f"expected sizes from 1 to max_batch_size {largest}, such as '1,{largest}', got '{text}'"
+        raise ConfigError(f"parameter 'cuda_graph_batch_sizes' of model '{spec.name}': {problem}")
+    return sorted({*sizes, max(1, largest)})
 
 
 _TORCH_NAMES = {

@@ -1,9 +1,9 @@
 """PyTorch models on a GPU: static inputs and CUDA graphs for each slot.
 
-Each slot owns a static input for every input of the model, and one graph for each batch size that is used: 1, 2, 4 and
-every multiple of 4 up to the maximum. A batch of another size is computed as the next larger one. Graphs hold
-computation only; copies stay outside. A shape that the config leaves open is only known with the first request of that
-shape, which waits for its graphs.
+Each slot owns a static input for every input of the model, and one graph for each batch size that is used: by default
+1, 2, 4 and every multiple of 4 up to the maximum. A batch of another size is computed as the next larger one. Graphs
+hold computation only; copies stay outside. A shape that the config leaves open is only known with the first request of
+that shape, which waits for its graphs.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class TorchDeviceInstance:
         call: Callable[[Sequence[Any]], list[Any]],
         spec: ModelSpec,
         types: Sequence[Any],
+        sizes: Sequence[int],
         device: int,
         pinning: Pinning,
         warm: WarmShapes | None,
@@ -56,7 +57,7 @@ class TorchDeviceInstance:
         self._warm = warm
         self._where = f"cuda:{device}"
         self._stream = torch.cuda.Stream(device=self._where)
-        self._sizes = batch_sizes(spec.max_batch_size)
+        self._sizes = list(sizes)
         self._slots: dict[int, dict[tuple[Shape, ...], _ShapeSet]] = {}
         shapes = tuple(tensor.backend_dims for tensor in spec.inputs)
         if warm is not None and all(dim >= 0 for dims in shapes for dim in dims):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.backend.torch_compiled import CompiledProgram
 from headrace.core.errors import ConfigError
 
 _TRACES = 8
@@ -32,10 +33,12 @@ class Program:
 
 @dataclass(frozen=True)
 class Layout:
-    """How a TorchScript file's weights are kept; an exported program has decided whether they are half."""
+    """How a program is made ready; an exported one has decided whether its weights are half."""
 
     half: bool
     channels_last: bool
+    compiled: bool = False
+    """By Inductor; on GPUs only."""
 
 
 def open_program(torch: Any, path: Path, device: str, layout: Layout) -> Program:
@@ -45,7 +48,7 @@ def open_program(torch: Any, path: Path, device: str, layout: Layout) -> Program
         ConfigError: when PyTorch cannot.
     """
     if path.suffix == ".pt2" and _is_package(path):
-        raise ConfigError(f"{path} is a package that AOTInductor compiled, which is not served yet; export the program")
+        raise ConfigError(f"{path} is a package that AOTInductor compiled, which is not served; export the program")
     opened = _open_exported if path.suffix == ".pt2" else _open_script
     try:
         return opened(torch, path, device, layout)
@@ -58,6 +61,8 @@ def _open_script(torch: Any, path: Path, device: str, layout: Layout) -> Program
     arguments = tuple(argument.name for argument in module.forward.schema.arguments[1:])
     module = module.half() if layout.half else module
     module = module.to(memory_format=torch.channels_last) if layout.channels_last else module
+    if layout.compiled:
+        return Program(arguments, CompiledProgram(torch, module, is_script=True), is_compiled=True)
     return Program(arguments, module, is_compiled=True)
 
 
@@ -71,6 +76,8 @@ def _open_exported(torch: Any, path: Path, device: str, layout: Layout) -> Progr
     exported = move_to_device_pass(exported, device)
     module = exported.module()
     module = module.to(memory_format=torch.channels_last) if layout.channels_last else module
+    if layout.compiled:
+        return Program(arguments, CompiledProgram(torch, module, is_script=False), is_compiled=True)
     return Program(arguments, module, is_compiled=False)
 
 

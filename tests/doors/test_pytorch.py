@@ -43,6 +43,10 @@ def write_models(repository: Path, kind: str) -> None:
     models.script(repository, "eager", models.Convolution(), CONVOLVED + group + switch("cuda_graphs", "false"))
     models.script(repository, "last", models.Convolution(), CONVOLVED + group + switch("channels_last", "true"))
     models.export(repository, "exported", models.Convolution(), CONVOLVED + group, example)
+    if kind == "KIND_GPU":
+        compiled = CONVOLVED + group + switch("compile", "true")
+        models.script(repository, "compiled", models.Convolution(), compiled + switch("channels_last", "true"))
+        models.export(repository, "compiled_export", models.Convolution(), compiled, torch.randn(8, *IMAGE))
     half = models.sides({"x": IMAGE}, {"y": [8, 16, 24]}, 8, "FP16") + group
     models.script(repository, "half", models.Convolution(), half)
     pairs = {"left": [4], "right": [4]}
@@ -55,6 +59,7 @@ def write_models(repository: Path, kind: str) -> None:
     ]:
         models.script(repository, name, module, models.sides(inputs, outputs, 8) + group)
     models.script(repository, "lacking", models.Named(), models.sides(pairs, {"product": [4]}, 8) + group)
+    models.script(repository, "sizes", models.Affine(), CONVOLVED + group + switch("cuda_graph_batch_sizes", "1,9"))
     models.script(repository, "typo", models.Affine(), CONVOLVED + group + switch("cuda_graphs", "ture"))
 
 
@@ -91,6 +96,14 @@ def test_every_kind_of_file_computes_what_the_module_does(client, model: str, ro
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-2)
 
 
+@pytest.mark.parametrize("model", ["compiled", "compiled_export"])
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_what_inductor_compiled_computes_what_the_module_does(client, kind: str, model: str, rows: int) -> None:
+    if kind == "KIND_CPU":
+        pytest.skip("compiled on GPUs only")
+    test_every_kind_of_file_computes_what_the_module_does(client, model, rows)
+
+
 def test_batches_of_several_clients_get_their_own_rows(client) -> None:
     arrays = [np.full((1, *IMAGE), value, np.float32) for value in range(20)]
     for model in ("script", "exported"):
@@ -123,6 +136,8 @@ def test_names_mean_what_triton_says(client, model: str, inputs, outputs) -> Non
 def test_what_is_wrong_with_a_model_is_said(client, kind: str) -> None:
     reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
     assert "parameter 'cuda_graphs' of model 'typo': expected true or false, got 'ture'" in reasons["typo"]
+    if kind == "KIND_GPU":
+        assert "expected sizes from 1 to max_batch_size 8, such as '1,8', got '1,9'" in reasons["sizes"]
     if kind == "KIND_GPU":  # it is captured when it loads; on the CPU the first request tells
         assert "returns no 'product', but ['difference', 'sum']" in reasons["lacking"]
     else:
