@@ -107,6 +107,8 @@ class Server:
 
     def _listen(self) -> Ports:
         options = self._options
+        self._wire.restrict("http", options.restricted_http)
+        self._wire.restrict("grpc", options.restricted_grpc)
         doors = {
             "http": (options.allow_http, options.http_address, options.http_port),
             "grpc": (options.allow_grpc, options.grpc_address, options.grpc_port),
@@ -115,7 +117,9 @@ class Server:
         try:
             return Ports(
                 **{
-                    door: self._wire.listen(door, address, port) if allowed else None
+                    door: self._wire.listen(door, address, port, options.grpc_tls if door == "grpc" else None)
+                    if allowed
+                    else None
                     for door, (allowed, address, port) in doors.items()
                 }
             )

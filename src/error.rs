@@ -12,10 +12,12 @@ pub(crate) enum Kind {
     Unsupported,
     AlreadyExists,
     Cancelled,
+    /// The verb needs a secret that the request does not have.
+    Restricted,
 }
 
 /// Name in Python, gRPC code, HTTP status. Python's `core.errors` is built from these rows.
-const TABLE: [(Kind, &str, u8, u16); 8] = [
+const TABLE: [(Kind, &str, u8, u16); 9] = [
     (Kind::Unknown, "UNKNOWN", 2, 400),
     (Kind::Internal, "INTERNAL", 13, 500),
     (Kind::NotFound, "NOT_FOUND", 5, 404),
@@ -24,6 +26,7 @@ const TABLE: [(Kind, &str, u8, u16); 8] = [
     (Kind::Unsupported, "UNSUPPORTED", 12, 501),
     (Kind::AlreadyExists, "ALREADY_EXISTS", 6, 400),
     (Kind::Cancelled, "CANCELLED", 1, 400),
+    (Kind::Restricted, "RESTRICTED", 14, 403),
 ];
 
 impl Kind {

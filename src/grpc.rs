@@ -184,9 +184,15 @@ async fn answer(
 ) {
     let (head, mut body) = request.into_parts();
     if let Some(verb) = head.uri.path().strip_prefix(health::SERVICE) {
+        if let Err(error) = wire.check_secret(Door::Grpc, "ServerReady", &head.headers) {
+            return message::send(&mut respond, Err(error), wire.limits.pause).await;
+        }
         return health::answer(&wire, verb, &head.headers, &mut body, &mut respond).await;
     }
     let verb = head.uri.path().strip_prefix(SERVICE).unwrap_or_default();
+    if let Err(error) = wire.check_secret(Door::Grpc, verb, &head.headers) {
+        return message::send(&mut respond, Err(error), wire.limits.pause).await;
+    }
     let outcome = match verb {
         "ModelInfer" => match infer(&wire, &head.headers, &mut body, &mut respond, local, &bells).await {
             Some(outcome) => outcome,

@@ -61,6 +61,9 @@ async fn answer(wire: &Wire, door: Door, local: bool, request: Request<Incoming>
         Ok(route) => route,
         Err(status) => return refusal(status, status.canonical_reason().unwrap_or_default()),
     };
+    if let Err(error) = wire.check_secret(door, route.verb(), &head.headers) {
+        return refused(&error);
+    }
     let outcome = match route {
         Route::Live => return empty(),
         Route::Ready => {
@@ -70,13 +73,17 @@ async fn answer(wire: &Wire, door: Door, local: bool, request: Request<Incoming>
         Route::Control(verb, subject) => control(wire, door, verb, subject, local, &head.headers, body).await,
     };
     outcome.unwrap_or_else(|error| {
-        let status = StatusCode::from_u16(error.kind.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = refusal(status, &error.message);
+        let mut response = refused(&error);
         if head.headers.contains_key(header::CONTENT_ENCODING) {
             response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate"));
         }
         response
     })
+}
+
+fn refused(error: &Error) -> Response<Pieces> {
+    let status = StatusCode::from_u16(error.kind.http()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    refusal(status, &error.message)
 }
 
 #[derive(Debug, PartialEq)]
@@ -85,6 +92,18 @@ enum Route {
     Ready,
     Infer(Subject),
     Control(&'static str, Subject),
+}
+
+impl Route {
+    /// The name of the RPC that does the same.
+    fn verb(&self) -> &'static str {
+        match self {
+            Self::Live => "ServerLive",
+            Self::Ready => "ServerReady",
+            Self::Infer(_) => "ModelInfer",
+            Self::Control(verb, _) => verb,
+        }
+    }
 }
 
 /// Where a path leads; 404 for one that is unknown, 405 for the wrong method.

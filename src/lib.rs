@@ -28,11 +28,13 @@ mod pending;
 mod proto;
 mod python;
 mod request;
+mod restricted;
 mod shape;
 mod shm;
 mod stamps;
 mod strings;
 mod threads;
+mod tls;
 mod wire;
 
 #[pyo3::pymodule]

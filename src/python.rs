@@ -12,9 +12,10 @@ use crate::{
     error::{Error, Kind, Result},
     gate::Gate,
     handoff::Intake,
+    restricted::Restricted,
     shm, stamps,
     threads::Threads,
-    wire,
+    tls, wire,
     wire::{ClientShm, Limits, Listener},
 };
 
@@ -92,9 +93,22 @@ impl Wire {
         Ok(Self { inner, threads: Mutex::new(Some(threads)) })
     }
 
+    /// Verbs of a door ("grpc" or "http") that need a secret: rows of category, header and value; before the door is opened.
+    fn restrict(&self, door: &str, rows: Vec<(String, String, String)>) {
+        let place = if door == "grpc" { &self.inner.restricted_grpc } else { &self.inner.restricted_http };
+        let _ = place.set(Restricted::new(rows));
+    }
+
     /// Opens a door ("grpc", "http" or "metrics") and returns its port; port 0 takes a free one. An address of `unix:/path`
-    /// has none, and 0 is returned.
-    fn listen(&self, door: &str, address: &str, port: u16) -> PyResult<u16> {
+    /// has none, and 0 is returned. `tls` has the paths of a certificate, its key and of the authorities of clients.
+    #[pyo3(signature = (door, address, port, tls=None))]
+    fn listen(
+        &self,
+        door: &str,
+        address: &str,
+        port: u16,
+        tls: Option<(String, String, Option<String>)>,
+    ) -> PyResult<u16> {
         let door = match door {
             "grpc" => Door::Grpc,
             "http" => Door::Http,
@@ -103,12 +117,15 @@ impl Wire {
                 return Err(PyValueError::new_err(format!("a door is grpc, http or metrics, not {other}")));
             }
         };
+        let tls = tls
+            .map(|(certificate, key, authorities)| tls::acceptor(&certificate, &key, authorities.as_deref()))
+            .transpose()?;
         let threads = self.threads.lock();
         let threads = threads.as_ref().ok_or_else(|| PyValueError::new_err("the wire is closed"))?;
         let runtime = threads.doors();
         let listener = Listener::bind(runtime, door, address, port)?;
         let port = listener.port();
-        runtime.spawn(wire::accept(self.inner.clone(), door, listener));
+        runtime.spawn(wire::accept(self.inner.clone(), door, listener, tls));
         Ok(port)
     }
 

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{
             AtomicBool, AtomicU64,
             Ordering::{AcqRel, Acquire, Release},
@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use ::http::HeaderMap;
 use flate2::Compression;
 use parking_lot::RwLock;
 use tokio::{
@@ -22,6 +23,7 @@ use tokio::{
     runtime::{Handle, Runtime},
     sync::{Notify, watch},
 };
+use tokio_rustls::TlsAcceptor;
 
 use crate::{
     authority::HostLike,
@@ -31,6 +33,7 @@ use crate::{
     grpc, http,
     models::Models,
     paced::Paced,
+    restricted::Restricted,
     shm::Regions,
     stamps::now,
 };
@@ -65,6 +68,9 @@ pub(crate) struct Wire {
     pub(crate) gate: Arc<Gate>,
     pub(crate) control: Control,
     pub(crate) client_shm: ClientShm,
+    /// What needs a secret; empty until it is said, before the doors open.
+    pub(crate) restricted_grpc: OnceLock<Restricted>,
+    pub(crate) restricted_http: OnceLock<Restricted>,
     pub(crate) limits: Limits,
     /// Threads for connections with big messages.
     bulk: Handle,
@@ -91,6 +97,8 @@ impl Wire {
             gate: Arc::new(gate),
             control: Control::default(),
             client_shm,
+            restricted_grpc: OnceLock::new(),
+            restricted_http: OnceLock::new(),
             limits,
             bulk,
             stall_ns: u64::try_from(stall.as_nanos()).unwrap_or(u64::MAX),
@@ -133,6 +141,16 @@ impl Wire {
                 format!("Server not ready: an instance of model '{model}' version {version} has held a batch for {seconds} s")
             })
         })
+    }
+
+    /// # Errors
+    /// `Restricted` when this verb needs a secret that the headers do not have.
+    pub(crate) fn check_secret(&self, door: Door, verb: &str, headers: &HeaderMap) -> Result<()> {
+        let (restricted, what) = match door {
+            Door::Grpc => (&self.restricted_grpc, "protocol"),
+            Door::Http | Door::Metrics => (&self.restricted_http, "API"),
+        };
+        restricted.get().map_or(Ok(()), |restricted| restricted.check(verb, headers, what))
     }
 
     pub(crate) fn connections(&self) -> u64 {
@@ -235,7 +253,7 @@ fn resolve(host: &str) -> io::Result<IpAddr> {
 }
 
 /// Accepts connections until goodbye; each one is a task of its own.
-pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: Listener) {
+pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: Listener, tls: Option<TlsAcceptor>) {
     let mut goodbye = wire.goodbye.subscribe();
     loop {
         tokio::select! {
@@ -244,6 +262,10 @@ pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: Listener) {
                 Ok((stream, local)) => {
                     wire.connections.fetch_add(1, AcqRel);
                     match stream {
+                        Stream::Tcp(stream) if tls.is_some() => {
+                            let tls = tls.clone().expect("just seen");
+                            tokio::spawn(secured(wire.clone(), door, tls, stream, local))
+                        }
                         Stream::Tcp(stream) => tokio::spawn(converse(wire.clone(), door, stream, local)),
                         Stream::Unix(stream) => tokio::spawn(converse(wire.clone(), door, stream, local)),
                     };
@@ -258,6 +280,14 @@ pub(crate) async fn accept(wire: Arc<Wire>, door: Door, listener: Listener) {
 /// Returns when connections shall end.
 pub(crate) async fn told(goodbye: &mut watch::Receiver<bool>) {
     let _ = goodbye.wait_for(|&said| said).await;
+}
+
+/// Shakes hands first; a peer that does not is told nothing.
+async fn secured(wire: Arc<Wire>, door: Door, tls: TlsAcceptor, stream: TcpStream, local: bool) {
+    match tokio::time::timeout(wire.limits.pause, tls.accept(stream)).await {
+        Ok(Ok(stream)) => converse(wire, door, stream, local).await,
+        _ => drop(Leave(wire)),
+    }
 }
 
 async fn converse<S>(wire: Arc<Wire>, door: Door, stream: S, local: bool)

@@ -26,11 +26,12 @@ def takes_server_options(run: Run) -> Callable[..., None]:
     every flag of Triton.
     """
     others = {_parameter_name(flag): flag.name for flag in other_flags()}
+    repeatable = [row.name for row in fields(ServerOptions) if row.default == ()]
 
     def command(**values: Any) -> None:
         given = {others[name]: values.pop(name) or [] for name in others}
         values["model_repository"] = (*(values.pop("models") or []), *(values["model_repository"] or []))
-        for name in ("load_model", "backend_config"):
+        for name in repeatable:
             values[name] = tuple(values[name] or ())
         try:
             remarks = judge(given)

@@ -68,8 +68,6 @@ def _refused(name: str, text: str, unless: tuple[str, ...] = ()) -> Flag:
     return Flag(f"--{name}", Fate.REFUSED, text, unless=unless)
 
 
-_TLS = "TLS is not served; put a proxy in front that ends it"
-_RESTRICTED = "restricted APIs are not served; let a proxy in front keep clients from them"
 _HEADERS = "headers are not forwarded to models"
 _REUSE = "two servers on one port are not served"
 _PINGS = "pings are answered and never counted against a client"
@@ -105,7 +103,7 @@ SECTIONS: Mapping[str, Sequence[Flag]] = {
         _redirected("http-thread-count", "wire_threads"),
         _refused("http-header-forward-pattern", _HEADERS, ("",)),
         *_served("http-max-input-size"),
-        _refused("http-restricted-api", _RESTRICTED),
+        *_served("http-restricted-api"),
     ],
     "gRPC": [
         *_served("allow-grpc", "grpc-address", "grpc-port"),
@@ -114,11 +112,7 @@ SECTIONS: Mapping[str, Sequence[Flag]] = {
         _hint("grpc-infer-allocation-pool-size", _POOLS),
         _hint("grpc-max-response-pool-size", _POOLS),
         _refused("grpc-header-forward-pattern", _HEADERS, ("",)),
-        _refused("grpc-use-ssl", _TLS, OFF),
-        _refused("grpc-use-ssl-mutual", _TLS, OFF),
-        _refused("grpc-server-cert", _TLS),
-        _refused("grpc-server-key", _TLS),
-        _refused("grpc-root-cert", _TLS),
+        *_served("grpc-use-ssl", "grpc-use-ssl-mutual", "grpc-server-cert", "grpc-server-key", "grpc-root-cert"),
         *_served("grpc-infer-response-compression-level", "grpc-keepalive-time", "grpc-keepalive-timeout"),
         _hint("grpc-keepalive-permit-without-calls", "connections without calls are pinged, too"),
         _hint("grpc-http2-max-pings-without-data", "pings go on as --grpc-keepalive-time says"),
@@ -126,7 +120,7 @@ SECTIONS: Mapping[str, Sequence[Flag]] = {
         _hint("grpc-http2-max-ping-strikes", _PINGS),
         _hint("grpc-max-connection-age", "connections are not closed for their age"),
         _hint("grpc-max-connection-age-grace", "connections are not closed for their age"),
-        _refused("grpc-restricted-protocol", _RESTRICTED),
+        *_served("grpc-restricted-protocol"),
     ],
     "Clouds": [
         _refused("allow-sagemaker", _SAGEMAKER, OFF),

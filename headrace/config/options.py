@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from headrace.config.backend_config import BackendConfig, parse_backend_config
 from headrace.config.pbtxt import ConfigRules
+from headrace.config.restricted import GRPC_PREFIX, parse_restricted
 from headrace.core.errors import ConfigError
 
 ClientShm = Literal["local", "true", "false"]
@@ -54,6 +55,9 @@ class ServerOptions:
     http_max_input_size: int = _option(
         2**31 - 1, "Bytes of an HTTP body, also of what it decompresses to; by default as many as gRPC carries.", min=1
     )
+    http_restricted_api: tuple[str, ...] = _option(
+        (), "Verbs of HTTP that need a header, as <category>[,<category>...]:<header>=<value>. Repeatable."
+    )
     allow_grpc: bool = _option(True, "Open the gRPC door.")
     grpc_address: str = _option("0.0.0.0", "Address of the gRPC door; unix:/path is a socket without a port.")
     grpc_port: int = _option(8001, "Port of the gRPC door; 0 takes a free one.", min=0, max=65535)
@@ -64,6 +68,14 @@ class ServerOptions:
     grpc_keepalive_timeout: int = _option(
         20_000, "Milliseconds after which a connection that leaves a ping unanswered is closed.", min=1
     )
+    grpc_restricted_protocol: tuple[str, ...] = _option(
+        (), "The same for gRPC; the header is triton-grpc-protocol-<header>. Repeatable."
+    )
+    grpc_use_ssl: bool = _option(False, "TLS on the gRPC door; needs --grpc-server-cert and --grpc-server-key.")
+    grpc_use_ssl_mutual: bool = _option(False, "TLS that asks clients for a certificate; needs --grpc-root-cert, too.")
+    grpc_server_cert: str = _option("", "PEM file of the gRPC door's certificate.")
+    grpc_server_key: str = _option("", "PEM file of the certificate's key.")
+    grpc_root_cert: str = _option("", "PEM file of those who sign clients' certificates.")
     allow_metrics: bool = _option(True, "Serve the metrics page.")
     metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
     metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)
@@ -98,7 +110,7 @@ class ServerOptions:
     id: str = _option("headrace", "The server's name in its metadata.")
 
     def __post_init__(self) -> None:
-        parse_backend_config(self.backend_config)
+        _ = self.backends, self.restricted_http, self.restricted_grpc  # what is wrong with them shows here
         if self.load_model and self.model_control_mode != "explicit":
             raise ConfigError("--load-model needs --model-control-mode=explicit")
         if self.model_control_mode == "explicit" and not self.load_model:
@@ -107,6 +119,7 @@ class ServerOptions:
             )
         if ALL_MODELS in self.load_model and len(self.load_model) > 1:
             raise ConfigError(f"--load-model={ALL_MODELS} must be the only --load-model")
+        _ = self.grpc_tls
         if not (self.allow_http or self.allow_grpc):
             raise ConfigError("--allow-http and --allow-grpc are both false: nobody could ask this server anything")
 
@@ -121,6 +134,30 @@ class ServerOptions:
     def backends(self) -> BackendConfig:
         """The settings of backends."""
         return parse_backend_config(self.backend_config)
+
+    @property
+    def restricted_http(self) -> list[tuple[str, str, str]]:
+        """Category, header and value of the verbs of HTTP that need a header."""
+        return parse_restricted("--http-restricted-api", self.http_restricted_api)
+
+    @property
+    def restricted_grpc(self) -> list[tuple[str, str, str]]:
+        """The same for gRPC."""
+        return parse_restricted("--grpc-restricted-protocol", self.grpc_restricted_protocol, GRPC_PREFIX)
+
+    @property
+    def grpc_tls(self) -> tuple[str, str, str | None] | None:
+        """Files of the gRPC door's certificate, its key, and of those who sign clients' certificates."""
+        mutual = self.grpc_use_ssl_mutual
+        if not (self.grpc_use_ssl or mutual):
+            return None
+        flag = "--grpc-use-ssl-mutual" if mutual else "--grpc-use-ssl"
+        needed = ["grpc_server_cert", "grpc_server_key", *(["grpc_root_cert"] if mutual else [])]
+        if missing := [flag_of(name) for name in needed if not getattr(self, name)]:
+            raise ConfigError(f"{flag} needs {' and '.join(missing)}")
+        if self.grpc_address.startswith("unix:"):
+            raise ConfigError(f"{flag} is for ports, and --grpc-address={self.grpc_address} is none")
+        return self.grpc_server_cert, self.grpc_server_key, self.grpc_root_cert if mutual else None
 
     def describe(self) -> list[tuple[str, Any, str]]:
         """Rows of flag, value and help text."""

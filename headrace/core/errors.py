@@ -22,6 +22,7 @@ class Kind(StrEnum):
     UNSUPPORTED = "UNSUPPORTED"
     ALREADY_EXISTS = "ALREADY_EXISTS"
     CANCELLED = "CANCELLED"
+    RESTRICTED = "RESTRICTED"
 
 
 class HeadraceError(Exception):

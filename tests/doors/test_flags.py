@@ -182,9 +182,9 @@ def test_events_that_are_not_wanted(launch: Launch, repository: Path) -> None:
 
 
 def test_a_refused_flag_ends_the_start(launch: Launch, repository: Path) -> None:
-    status, log = launch(str(repository), *ANY_PORTS, "--grpc-use-ssl=true").ended()
+    status, log = launch(str(repository), *ANY_PORTS, "--allow-sagemaker=true").ended()
     assert status == 2
-    assert "--grpc-use-ssl=true is refused: TLS is not served" in log
+    assert "--allow-sagemaker=true is refused: SageMaker's door is not served" in log
     status, log = launch(str(repository), "--grpc-prot=9000").ended()
     assert status == 2
     assert "No such option: --grpc-prot" in log
