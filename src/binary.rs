@@ -10,7 +10,7 @@ use crate::{
     envelope::{Envelope, InputEnvelope, OutputEnvelope, RegionPart, Source},
     error::{Error, Result},
     json::{self, put},
-    parameters::{Parameter, check_http},
+    parameters::{Parameter, check_http, text_of},
     pending::{OutputReply, Reply},
 };
 
@@ -123,6 +123,8 @@ fn envelope(
     let parameters = request.parameters.iter().map(|(key, value)| (key.as_str(), Parameter::of_json(value)));
     check_http(parameters)?;
     let default = flag(&request.parameters, "binary_data_output")?.unwrap_or(false);
+    let kept = request.parameters.iter().filter(|(key, _)| key.as_str() != "binary_data_output");
+    let parameters = text_of(kept.map(|(key, value)| (key.as_str(), value.clone())));
     let mut formats = Formats { default, named: Vec::with_capacity(request.outputs.len()) };
     let mut outputs = Vec::with_capacity(request.outputs.len());
     for tensor in request.outputs {
@@ -130,8 +132,15 @@ fn envelope(
         formats.named.push((output.name.clone(), binary));
         outputs.push(output);
     }
-    let envelope =
-        Envelope { model: model.into(), version: version.into(), id: request.id, inputs, outputs, raw: None };
+    let envelope = Envelope {
+        model: model.into(),
+        version: version.into(),
+        id: request.id,
+        parameters,
+        inputs,
+        outputs,
+        raw: None,
+    };
     Ok((envelope, formats))
 }
 

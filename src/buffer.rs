@@ -5,7 +5,10 @@
 use std::{
     alloc::{Layout, alloc, dealloc},
     collections::HashMap,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::{self, NonNull},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -184,6 +187,79 @@ impl Drop for Buffer {
         if let Some(block) = self.block.take() {
             give_back(block);
         }
+    }
+}
+
+/// Memory that a child process maps, too. It is sealed: nobody can shrink it under a reader. What the child writes may change
+/// at any time; the bytes are plain data and any value of them is valid.
+pub(crate) struct SharedBlock {
+    file: OwnedFd,
+    address: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a block owns its mapping alone, like a `Box<[u8]>`.
+unsafe impl Send for SharedBlock {}
+unsafe impl Sync for SharedBlock {}
+
+impl SharedBlock {
+    /// # Errors
+    /// The operating system's, when there is no such memory.
+    pub(crate) fn new(length: usize) -> io::Result<Self> {
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+        let file = memfd_create("headrace", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, length as u64)?;
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        // SAFETY: a fresh shared mapping of an open descriptor; the kernel chooses the address.
+        let address = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(ptr::null_mut(), length, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let address = NonNull::new(address.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { file, address, length })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Copies the bytes of `memory` to `at`; panics where they would not fit.
+    pub(crate) fn write(&self, at: usize, memory: &Memory) {
+        assert!(at <= self.length && memory.len() <= self.length - at, "write past the end of a block");
+        copy(memory.address(), self.address.as_ptr() as usize + at, memory.len());
+    }
+
+    /// `length` bytes from `at` on, which keep the block; `None` where it has no such bytes.
+    pub(crate) fn part(self: &Arc<Self>, at: usize, length: usize) -> Option<Bytes> {
+        at.checked_add(length).filter(|&end| end <= self.length)?;
+        Some(Bytes::from_owner(BlockPart { block: self.clone(), at, length }))
+    }
+}
+
+impl Drop for SharedBlock {
+    fn drop(&mut self) {
+        // SAFETY: the range is the one that `new` mapped, and `self` was its only owner.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.length) };
+    }
+}
+
+struct BlockPart {
+    block: Arc<SharedBlock>,
+    at: usize,
+    length: usize,
+}
+
+impl AsRef<[u8]> for BlockPart {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `part` checked the bounds; the mapping lives as long as the block and cannot shrink.
+        unsafe { std::slice::from_raw_parts(self.block.address.as_ptr().add(self.at), self.length) }
     }
 }
 

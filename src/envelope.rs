@@ -38,6 +38,8 @@ pub(crate) struct Envelope {
     pub(crate) model: String,
     pub(crate) version: String,
     pub(crate) id: String,
+    /// Its parameters as a JSON object; empty when it has none.
+    pub(crate) parameters: String,
     pub(crate) inputs: Vec<InputEnvelope>,
     /// Empty: all outputs of the model, in the reply.
     pub(crate) outputs: Vec<OutputEnvelope>,

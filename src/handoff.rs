@@ -122,6 +122,17 @@ impl Intake {
         self.inner.waiting()
     }
 
+    /// An instance cannot serve just now, for `why`; `None`: it can again. The model is not ready meanwhile.
+    #[pyo3(signature = (instance, why))]
+    fn set_ailing(&self, instance: String, why: Option<String>) {
+        self.inner.set_ailing(instance, why);
+    }
+
+    /// Why the model is not ready: an instance that cannot serve just now.
+    fn ailing(&self) -> Option<String> {
+        self.inner.ailing().map(|(instance, why)| format!("instance '{instance}': {why}"))
+    }
+
     /// Batches that instances hold now.
     fn held(&self) -> usize {
         self.inner.held().0
@@ -221,22 +232,22 @@ fn given_away() -> PyErr {
 /// Requests that one execution answers. A batch that is dropped without being settled fails its requests.
 #[pyclass(module = "headrace._wire")]
 pub(crate) struct Batch {
-    intake: Arc<pending::Intake>,
+    pub(crate) intake: Arc<pending::Intake>,
     key: LaneKey,
-    requests: Vec<Answering>,
+    pub(crate) requests: Vec<Answering>,
     rows: u64,
     first_ticket: u64,
     taken: u64,
-    copied_in: u64,
+    pub(crate) copied_in: u64,
     copied_out: u64,
     fallbacks: Vec<String>,
 }
 
 /// A request and what there is of its answer so far.
-struct Answering {
-    request: Request,
-    outputs: Vec<OutputReply>,
-    error: Option<Error>,
+pub(crate) struct Answering {
+    pub(crate) request: Request,
+    pub(crate) outputs: Vec<OutputReply>,
+    pub(crate) error: Option<Error>,
 }
 
 impl Batch {
@@ -274,7 +285,7 @@ impl Batch {
     }
 
     /// Dimensions of an input without the batch dimension, as the backend has them.
-    fn dims(&self, input: usize) -> Vec<i64> {
+    pub(crate) fn dims(&self, input: usize) -> Vec<i64> {
         let tensor = &self.intake.spec.inputs[input];
         tensor.to_backend(&self.key_part(input)[usize::from(tensor.optional)..])
     }
@@ -444,7 +455,7 @@ fn check_regions(request: &Request) -> Result<()> {
 }
 
 /// Shape of one request's part of an output whose dimensions without the batch dimension are `dims`.
-fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
+pub(crate) fn request_shape(spec: &Spec, rows: u64, dims: &[i64]) -> Vec<i64> {
     match spec.max_batch {
         0 => dims.to_vec(),
         _ => [&[rows.cast_signed()], dims].concat(),
@@ -476,7 +487,7 @@ fn overlaps(request: &Request, output: usize, slice: &Slice, nbytes: usize) -> b
     inputs || request.outputs.iter().enumerate().any(is_other_output)
 }
 
-fn too_small(spec: &Spec, output: usize, given: usize, needed: usize) -> Error {
+pub(crate) fn too_small(spec: &Spec, output: usize, given: usize, needed: usize) -> Error {
     let (name, model) = (&spec.outputs[output].name, &spec.model);
     Error::new(
         Kind::Internal,
@@ -518,7 +529,7 @@ impl Batch {
     }
 
     /// Whether its requests came with this input, which may be optional.
-    fn given(&self, position: usize) -> bool {
+    pub(crate) fn given(&self, position: usize) -> bool {
         !self.intake.spec.inputs[position].optional || self.key_part(position)[0] == 1
     }
 

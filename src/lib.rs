@@ -5,6 +5,7 @@ mod authority;
 mod binary;
 mod bounds;
 mod buffer;
+mod child;
 mod classify;
 mod compression;
 mod control;
@@ -25,6 +26,7 @@ mod models;
 mod paced;
 mod parameters;
 mod pending;
+mod process;
 mod proto;
 mod python;
 mod request;
@@ -43,6 +45,7 @@ mod _wire {
     use crate::{
         error::{WireError, error_table},
         handoff::{Batch, Buffer, Intake, Statistics, pack_strings, unpack_strings},
+        process::Process,
         python::{Call, Wire, descriptors, now},
     };
 }

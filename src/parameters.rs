@@ -85,6 +85,13 @@ pub(crate) fn check_grpc<'a>(parameters: impl Iterator<Item = (&'a str, Paramete
     Ok(())
 }
 
+/// A JSON object of these parameters for the backend; empty when there are none.
+pub(crate) fn text_of<'a>(parameters: impl Iterator<Item = (&'a str, Value)>) -> String {
+    let object: serde_json::Map<String, Value> =
+        parameters.map(|(key, value)| (key.to_owned(), value)).collect();
+    if object.is_empty() { String::new() } else { Value::Object(object).to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -104,6 +104,8 @@ pub(crate) struct Request {
     /// Set by `push`; grows with every request, so lanes are sorted by it.
     pub(crate) ticket: u64,
     pub(crate) id: String,
+    /// A JSON object, or empty.
+    pub(crate) parameters: String,
     pub(crate) rows: u64,
     /// One for each input of the model, in its order; no bytes for one that is missing.
     pub(crate) inputs: Vec<Memory>,
@@ -302,6 +304,8 @@ pub(crate) struct Intake {
     lanes: Mutex<Lanes>,
     /// When each batch that an instance still holds was taken.
     held: Mutex<Vec<(u64, u64)>>,
+    /// Instances that cannot serve just now, and why.
+    ailing: Mutex<BTreeMap<String, String>>,
 }
 
 impl Intake {
@@ -311,6 +315,7 @@ impl Intake {
             statistics: Mutex::default(),
             lanes: Mutex::default(),
             held: Mutex::default(),
+            ailing: Mutex::default(),
         }
     }
 
@@ -393,6 +398,20 @@ impl Intake {
         if let Some(at) = held.iter().position(|&(first, _)| first == ticket) {
             held.swap_remove(at);
         }
+    }
+
+    /// An instance cannot serve just now, or can again.
+    pub(crate) fn set_ailing(&self, instance: String, why: Option<String>) {
+        let mut ailing = self.ailing.lock();
+        match why {
+            Some(why) => drop(ailing.insert(instance, why)),
+            None => drop(ailing.remove(&instance)),
+        }
+    }
+
+    /// An instance that cannot serve, and why.
+    pub(crate) fn ailing(&self) -> Option<(String, String)> {
+        self.ailing.lock().iter().next().map(|(instance, why)| (instance.clone(), why.clone()))
     }
 
     /// Batches that instances hold now, and when the oldest of them was taken.

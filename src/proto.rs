@@ -4,12 +4,13 @@ use prost::{
     Message,
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint},
 };
+use serde_json::Value;
 
 use crate::{
     dtype::Dtype,
     envelope::{Envelope, InputEnvelope, OutputEnvelope, RegionPart, Source},
     error::{Error, Result},
-    parameters::{Parameter, check_grpc},
+    parameters::{Parameter, check_grpc, text_of},
     pending::Reply,
     strings,
 };
@@ -45,6 +46,7 @@ pub(crate) fn decode(message: Bytes) -> Result<Envelope> {
 fn envelope(request: ModelInferRequest) -> Result<Envelope> {
     let model = request.model_name;
     check_grpc(request.parameters.iter().map(|(key, value)| (key.as_str(), kind(value))))?;
+    let parameters = text_of(request.parameters.iter().map(|(key, value)| (key.as_str(), json(value))));
     // Like Triton: surplus entries are nobody's.
     let mut raw =
         Raw { given: request.raw_input_contents.len(), left: request.raw_input_contents.into_iter() };
@@ -54,7 +56,8 @@ fn envelope(request: ModelInferRequest) -> Result<Envelope> {
         .map(|tensor| input(tensor, &mut raw, &model))
         .collect::<Result<Vec<_>>>()?;
     let outputs = request.outputs.into_iter().map(output).collect::<Result<Vec<_>>>()?;
-    Ok(Envelope { model, version: request.model_version, id: request.id, inputs, outputs, raw: None })
+    let version = request.model_version;
+    Ok(Envelope { model, version, id: request.id, parameters, inputs, outputs, raw: None })
 }
 
 fn kind(parameter: &InferParameter) -> Parameter {
@@ -65,6 +68,17 @@ fn kind(parameter: &InferParameter) -> Parameter {
         Some(ParameterChoice::DoubleParam(_)) => Parameter::Double,
         Some(ParameterChoice::StringParam(_)) => Parameter::String,
         None => Parameter::Other,
+    }
+}
+
+fn json(parameter: &InferParameter) -> Value {
+    match &parameter.parameter_choice {
+        Some(ParameterChoice::BoolParam(value)) => (*value).into(),
+        Some(ParameterChoice::Int64Param(value)) => (*value).into(),
+        Some(ParameterChoice::Uint64Param(value)) => (*value).into(),
+        Some(ParameterChoice::DoubleParam(value)) => (*value).into(),
+        Some(ParameterChoice::StringParam(value)) => value.as_str().into(),
+        None => Value::Null,
     }
 }
 

@@ -87,13 +87,24 @@ impl Drop for Ticket {
 pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Arc<Permit>) -> Result<Ticket> {
     let received = now();
     let id = std::mem::take(&mut envelope.id);
+    let parameters = std::mem::take(&mut envelope.parameters);
     let checked = check(wire, &mut envelope, local, &permit);
     let (intake, checked) = checked.map_err(|error| error.of_request(&id))?;
     let (reply, answer) = oneshot::channel();
     let Checked { key, rows, inputs, outputs, classes } = checked;
     let held = permit.clone();
-    let request =
-        Request { ticket: 0, id, rows, inputs, outputs, received, queued: now(), reply, permit: held };
+    let request = Request {
+        ticket: 0,
+        id,
+        parameters,
+        rows,
+        inputs,
+        outputs,
+        received,
+        queued: now(),
+        reply,
+        permit: held,
+    };
     let number = intake.push(key, request)?;
     Ok(Ticket { intake, number, answer, answered: false, permit, classes })
 }

@@ -9,14 +9,14 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsRawFd, FromRawFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd},
         unix::fs::MetadataExt,
     },
     ptr,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{
-            AtomicBool, AtomicUsize,
+            AtomicBool, AtomicU64, AtomicUsize,
             Ordering::{Acquire, Relaxed, Release},
         },
     },
@@ -152,12 +152,18 @@ struct Mapping {
     guard: &'static Guard,
     /// Device and inode of the object.
     identity: (u64, u64),
+    /// Open for processes that shall map the object too: its key may be unlinked by then.
+    file: File,
+    /// No other mapping of this process has, or had, this number.
+    number: u64,
     /// Whether Python page-locked it, or why not; `None` until it tried.
     pinned: Mutex<Option<std::result::Result<(), String>>>,
 }
 
 impl Mapping {
     fn new(file: &File, length: usize, identity: (u64, u64)) -> std::result::Result<Self, String> {
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
+        let kept = file.try_clone().map_err(|error| error.to_string())?;
         // SAFETY: a fresh shared mapping of an open descriptor; the kernel chooses the address.
         let address = unsafe {
             let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -168,7 +174,8 @@ impl Mapping {
         }
         let address = address as usize;
         if let Some(guard) = claim_guard(address, length) {
-            Ok(Self { address, length, guard, identity, pinned: Mutex::new(None) })
+            let number = NUMBERS.fetch_add(1, Relaxed);
+            Ok(Self { address, length, guard, identity, file: kept, number, pinned: Mutex::new(None) })
         } else {
             unmap(address, length);
             Err(format!("{} shared memory objects are mapped already", GUARDS.len()))
@@ -250,6 +257,15 @@ impl Slice {
         self.length
     }
 
+    /// The object that the lease is on, for another process to map, and where in it the lease begins; `None` for memory of a
+    /// device.
+    pub(crate) fn object(&self) -> Option<(Object, usize)> {
+        match &self.owner {
+            Owner::Host(mapping) => Some((Object(mapping.clone()), self.address - mapping.address)),
+            Owner::Device(_) => None,
+        }
+    }
+
     pub(crate) fn place(&self) -> Place {
         match &self.owner {
             Owner::Host(mapping) if mapping.pinned() => Place::Pinned,
@@ -290,6 +306,36 @@ impl Slice {
             }
             Owner::Host(_) | Owner::Device(_) => Ok(()),
         }
+    }
+}
+
+/// A shared-memory object, kept open.
+pub(crate) struct Object(Arc<Mapping>);
+
+/// Tells whether an object is still in use here.
+pub(crate) struct ObjectWatch(Weak<Mapping>);
+
+impl Object {
+    pub(crate) fn number(&self) -> u64 {
+        self.0.number
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.length
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.file.as_fd()
+    }
+
+    pub(crate) fn watch(&self) -> ObjectWatch {
+        ObjectWatch(Arc::downgrade(&self.0))
+    }
+}
+
+impl ObjectWatch {
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
     }
 }
 

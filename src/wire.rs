@@ -133,6 +133,9 @@ impl Wire {
             return Some("Server not ready: its control loop is stuck".into());
         }
         self.models.serving().iter().find_map(|intake| {
+            if let Some((instance, why)) = intake.ailing() {
+                return Some(format!("Server not ready: instance '{instance}': {why}"));
+            }
             let (_, since) = intake.held();
             let held = now().saturating_sub(since?);
             let (model, version) = (&intake.spec.model, intake.spec.version);

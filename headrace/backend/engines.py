@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from headrace.backend import identity, onnxruntime, pytorch, simulated
+from headrace.backend import identity, onnxruntime, python, pytorch, simulated
 from headrace.backend.base import Load
 from headrace.core.errors import ConfigError
 
 ENGINES: dict[str, Load] = {
     "identity": identity.load,
     "onnxruntime": onnxruntime.load,
+    "python": python.load,
     "pytorch": pytorch.load,
     "simulated": simulated.load,
 }
-LATER = ("tensorrt", "python", "openvino")
+LATER = ("tensorrt", "openvino")
 
 
 def find_engine(backend: str) -> Load:

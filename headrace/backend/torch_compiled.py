@@ -1,4 +1,3 @@
-# ruff: noqa: SLF001 - TorchScript's executor has no public switches
 """PyTorch programs compiled by Inductor, for GPUs (parameter `compile`): slow to load, faster to run.
 
 Inductor writes kernels for one set of input shapes. They are kept on disk, so that a later start needs less than the

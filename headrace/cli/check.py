@@ -16,6 +16,7 @@ from rich.table import Table
 from headrace.config.pbtxt import ConfigRules
 from headrace.core.errors import ConfigError
 from headrace.memory import cuda
+from headrace.observe.logs import Log
 from headrace.repository.prepare import Survey, prepare, survey
 from headrace.repository.scan import FoundModel, scan
 
@@ -86,7 +87,7 @@ def _check_model(found: FoundModel, gpus: Sequence[str], rules: ConfigRules) -> 
 def _check_version(found: FoundModel, version: int, known: Survey, gpus: Sequence[str], rules: ConfigRules) -> Finding:
     finding = Finding(found.name, version, remarks=[*known.remarks])
     try:
-        prepared = prepare(found, version, known.given, gpus, rules)
+        prepared = prepare(found, version, known.given, gpus, rules, Log())
     except Exception as error:  # noqa: BLE001 - an engine may raise anything; it is a problem of this model
         finding.problems += _texts(error)
     else:

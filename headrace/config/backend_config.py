@@ -11,13 +11,15 @@ from headrace.core.errors import ConfigError
 MAX_BATCH = "default-max-batch-size"
 POOL = "enable-global-threadpool"
 POOL_SIZES = ("intra_op_thread_count", "inter_op_thread_count")
+SECONDS = ("stub-timeout-seconds", "execute-timeout-seconds")
 _SWITCHES = {"1": "1", "true": "1", "0": "0", "false": "0"}
-_LIMITS = {MAX_BATCH: 1 << 20, **dict.fromkeys(POOL_SIZES, 1024)}
+_LIMITS = {MAX_BATCH: 1 << 20, **dict.fromkeys(POOL_SIZES, 1024), **dict.fromkeys(SECONDS, 1 << 20)}
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (MAX_BATCH,),
     "onnxruntime": (MAX_BATCH, POOL, *POOL_SIZES),
     "pytorch": (MAX_BATCH,),
     "identity": (MAX_BATCH,),
+    "python": (MAX_BATCH, *SECONDS),
 }
 """What may be set, by backend; of the empty name, for all."""
 

@@ -35,7 +35,7 @@ _KNOWN_FILES = {name: backend for backend, name in DEFAULT_FILES.items()} | {PT2
 DEFAULT_MAX_BATCH = 4
 """Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
 """
-GPU_BACKENDS = ("pytorch", "simulated")
+GPU_BACKENDS = ("pytorch", "python", "simulated")
 """Backends that have instances on GPUs: KIND_AUTO means a GPU for them, if there is one."""
 DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""

@@ -54,8 +54,8 @@ class Verbs:
         """
         versions = self._versions(model)
         if not version:
-            return any(served.state is State.READY for served in versions.values())
-        return self._numbered(model, version, versions).state is State.READY
+            return any(_serves(served) for served in versions.values())
+        return _serves(self._numbered(model, version, versions))
 
     def model_metadata(self, model: str, version: str) -> Any:
         """`ModelMetadataResponse`."""
@@ -179,3 +179,8 @@ class Verbs:
         return HeadraceError(
             Kind.UNAVAILABLE, f"Request for unknown model: '{model}' version {version} is not at ready state"
         )
+
+
+def _serves(served: ServedVersion) -> bool:
+    """Ready, with no instance that is being started again."""
+    return served.state is State.READY and (served.intake is None or served.intake.ailing() is None)

@@ -14,7 +14,7 @@ from headrace.queue.policy import IDLE, BatchPolicy, Lane, Take, Wait, decide
 
 
 class InstanceLoop:
-    """Runs until its intake is closed. `serve` settles the batch it gets, or raises."""
+    """Runs until its intake is closed, and then calls `finish`. `serve` settles the batch it gets, or raises."""
 
     def __init__(
         self,
@@ -24,8 +24,10 @@ class InstanceLoop:
         serve: Callable[[Batch], None],
         on_failure: Callable[[str, BaseException], None],
         on_end: Callable[[str, BaseException], None],
+        finish: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_end = on_end
+        self._finish = finish
         self._device = HOST
         self._intake = intake
         self._policy = policy
@@ -46,6 +48,7 @@ class InstanceLoop:
         """A fault of ours in the loop must not leave requests waiting for nobody, in a server that says it is ready."""
         try:
             self._run()
+            self._finish()
         except BaseException as error:  # noqa: BLE001 - see above
             self._intake.close()
             self._on_end(self._thread.name, error)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.backend.base import Model
+from headrace.backend.python import Place, PythonModel
 from headrace.config.model import ModelSpec
 from headrace.config.pbtxt import ConfigRules, GivenConfig
 from headrace.core.errors import ConfigError
@@ -29,6 +30,7 @@ from headrace.repository.prepare import prepare, survey
 from headrace.repository.scan import FoundModel
 from headrace.transfer.pipeline import Bookings, DevicePipeline
 from headrace.transfer.plan import compile_plan
+from headrace.transfer.process import ProcessMover
 
 _LONGEST_DELAY_NS = 1 << 62
 """Over a hundred years: what is added to a stamp still fits 64 bits."""
@@ -97,7 +99,7 @@ class Lifecycle:
         self._log.event(f"model '{name}' version {version} is ready after {time.monotonic() - started:.2f} s")
 
     def _bring_up(self, found: FoundModel, version: int, given: GivenConfig) -> ServedVersion:
-        prepared = prepare(found, version, given, [device.name for device in self._devices], self._rules)
+        prepared = prepare(found, version, given, [device.name for device in self._devices], self._rules, self._log)
         spec, model = prepared.spec, prepared.model
         if prepared.completed:
             self._log.event(f"model '{found.name}': filled in: {', '.join(prepared.completed)}")
@@ -105,7 +107,8 @@ class Lifecycle:
             self._log.event(f"model '{found.name}': {remark}")
         plans = plan_instances(spec, len(os.sched_getaffinity(0)))
         text_only = model.signature is not None and model.signature.text_only
-        intake = _intake(spec, version, any(plan.device is not None for plan in plans), text_only)
+        on_device = not isinstance(model, PythonModel) and any(plan.device is not None for plan in plans)
+        intake = _intake(spec, version, on_device, text_only)
         bookings = {plan.device: Bookings() for plan in plans}
         living = _Living(len(plans), lambda why: self._on_last_lost(found.name, version, intake, why))
         loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device], living) for plan in plans)
@@ -118,6 +121,8 @@ class Lifecycle:
         self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake, bookings: Bookings, living: _Living
     ) -> InstanceLoop:
         policy = batch_policy(spec)
+        if isinstance(model, PythonModel):
+            return self._process_loop(plan, model, spec, intake, policy)
         if plan.device is None:
             mover = compile_plan(model, spec, plan.threads)
             return InstanceLoop(plan.name, intake, policy, mover, self._on_failure, self._on_end)
@@ -132,6 +137,14 @@ class Lifecycle:
             living.leave(why)
 
         return FeedLoop(plan.name, plan.device, intake, policy, pipeline, on_lost, self._on_end)
+
+    def _process_loop(
+        self, plan: InstancePlan, model: PythonModel, spec: ModelSpec, intake: Intake, policy: BatchPolicy
+    ) -> InstanceLoop:
+        place = Place(plan.name, plan.device)
+        instance = model.start_process(spec, place, self._log, lambda why: intake.set_ailing(plan.name, why))
+        mover = ProcessMover(instance, plan.name, lambda: intake.waiting() > 0)
+        return InstanceLoop(plan.name, intake, policy, mover, self._on_failure, self._on_end, instance.stop)
 
     def _on_last_lost(self, name: str, version: int, intake: Intake, why: str) -> None:
         reason = f"lost its last device ({why})"

@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.backend.base import Model, ModelFile
 from headrace.backend.engines import find_engine
+from headrace.backend.python import PythonModel
 from headrace.config.complete import (
     DEFAULT_MAX_BATCH,
     check_name,
@@ -24,6 +25,7 @@ from headrace.config.pbtxt import ConfigRules, GivenConfig, read_config
 from headrace.config.validate import validate
 from headrace.core.errors import ConfigError, told_together
 from headrace.core.messages import ModelConfig
+from headrace.observe.logs import Log
 from headrace.repository.scan import FoundModel
 from headrace.repository.versions import choose_versions, missing_versions
 
@@ -74,7 +76,9 @@ def survey(found: FoundModel, rules: ConfigRules) -> Survey:
     return Survey(given, versions, tuple(remarks))
 
 
-def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[str], rules: ConfigRules) -> Prepared:
+def prepare(
+    found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[str], rules: ConfigRules, log: Log
+) -> Prepared:
     """Opens the model file, completes the config and checks it.
 
     Args:
@@ -82,6 +86,7 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
         version: which of its versions.
         given: its config, as written.
         gpus: names of the GPUs that there are.
+        log: where a Python model's words go that completes its config.
         rules: whether the model file completes the config, or is only compared with it.
 
     Raises:
@@ -97,6 +102,8 @@ def prepare(found: FoundModel, version: int, given: GivenConfig, gpus: Sequence[
         config = complete_backend(given, found.name, found.files(version))
         with part():
             model = _open(found, version, config, rules)
+            if isinstance(model, PythonModel) and rules.auto_complete:
+                model.complete(config, log)
         with part():
             if model is not None and model.signature is not None:
                 _apply_signature(config, model.signature, given, rules)
