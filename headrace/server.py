@@ -11,12 +11,14 @@ from dataclasses import dataclass
 import headrace
 from headrace.config.options import ALL_MODELS, ServerOptions
 from headrace.control.loop import ControlLoop
+from headrace.control.metrics import MetricsPage
 from headrace.control.verbs import Verbs
 from headrace.core.errors import ConfigError, HeadraceError
 from headrace.core.wire import Wire, WireError
 from headrace.memory.pinning import Pinning
 from headrace.memory.regions import DeviceRegions, SystemRegions
 from headrace.observe.logs import Level, Log
+from headrace.observe.machine import CpuGauge, Gauges, find_gpus
 from headrace.placement.devices import find_devices
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, wait_until
 from headrace.repository.scan import FoundModel, scan
@@ -70,8 +72,19 @@ class Server:
         pinning = Pinning(devices, self.log)
         self._lifecycle = Lifecycle(self._wire, self.log, devices, pinning, options.config_rules)
         regions = SystemRegions(self._wire, pinning), DeviceRegions(self._wire, devices, pinning)
-        verbs = Verbs(self._lifecycle, *regions, options.id, headrace.__version__)
+        metrics = MetricsPage(self._wire, self._lifecycle, *regions, self._gauges(), options.latencies)
+        verbs = Verbs(self._lifecycle, *regions, metrics, options.id, headrace.__version__)
         self._control = ControlLoop(self._wire, verbs, self.log, lambda: pinning.release_retired(devices))
+
+    def _gauges(self) -> Gauges:
+        options = self._options
+        gpus = None
+        if options.allow_metrics and options.allow_gpu_metrics:
+            gpus, why_none = find_gpus()
+            if gpus is None:
+                self.log.detail(f"no figures of GPUs on the metrics page: {why_none}")
+        cpu = CpuGauge() if options.allow_metrics and options.allow_cpu_metrics else None
+        return Gauges(options.metrics_interval_ms / 1000, cpu, gpus)
 
     def start(self) -> Ports:
         """Opens the doors, then loads all models.

@@ -246,7 +246,7 @@ fn parse_data(name: &str, datatype: &str, data: &RawValue) -> Result<Bytes> {
 /// # Errors
 /// `InvalidArgument` for an output that JSON cannot carry.
 pub(crate) fn encode(reply: Reply, formats: &Formats) -> Result<(Vec<Bytes>, Option<usize>)> {
-    let Reply { spec, id, outputs } = reply;
+    let Reply { spec, id, outputs, .. } = reply;
     let (mut head, mut binaries) = (Vec::with_capacity(256), Vec::new());
     head.push(b'{');
     if !id.is_empty() {

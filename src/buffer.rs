@@ -8,7 +8,10 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     ptr::{self, NonNull},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
@@ -34,6 +37,17 @@ struct Pool {
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+/// Bytes of all page-locked blocks, in the pool or in use.
+static PINNED_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of page-locked blocks: of all, and of those in use.
+pub(crate) fn pinned_bytes() -> (usize, usize) {
+    let free = POOL.lock().as_ref().map_or(0, |pool| {
+        pool.pinned.iter().map(|(capacity, blocks)| capacity * blocks.len()).sum::<usize>()
+    });
+    let all = PINNED_BYTES.load(Relaxed);
+    (all, all.saturating_sub(free))
+}
 
 /// A 64-byte aligned piece of memory; it returns to the pool when its owner drops it.
 struct Block {
@@ -137,6 +151,7 @@ impl Buffer {
     pub(crate) fn mark_pinned(&mut self) {
         if let Some(block) = &mut self.block {
             block.pinned = true;
+            PINNED_BYTES.fetch_add(block.capacity, Relaxed);
         }
     }
 

@@ -16,8 +16,9 @@ pub(crate) enum Kind {
     Restricted,
 }
 
+pub(crate) const KINDS: usize = 9;
 /// Name in Python, gRPC code, HTTP status. Python's `core.errors` is built from these rows.
-const TABLE: [(Kind, &str, u8, u16); 9] = [
+const TABLE: [(Kind, &str, u8, u16); KINDS] = [
     (Kind::Unknown, "UNKNOWN", 2, 400),
     (Kind::Internal, "INTERNAL", 13, 500),
     (Kind::NotFound, "NOT_FOUND", 5, 404),
@@ -36,6 +37,11 @@ impl Kind {
 
     pub(crate) fn http(self) -> u16 {
         TABLE[self as usize].3
+    }
+
+    /// All names, in the order of the kinds.
+    pub(crate) fn names() -> [&'static str; KINDS] {
+        TABLE.map(|row| row.1)
     }
 
     /// The kind of a name of the table; a name that is not in it is a bug of the caller and reads as `Internal`.

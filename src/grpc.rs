@@ -33,6 +33,7 @@ use crate::{
     pending::Intake,
     proto,
     request::{Ticket, admit},
+    stamps::now,
     wire::{Limits, Wire, told},
 };
 
@@ -219,7 +220,10 @@ async fn infer(
 ) -> Option<Result<Outgoing>> {
     let mut ticket = match receive(wire, headers, body, local).await {
         Ok(ticket) => ticket,
-        Err(error) => return Some(Err(error)),
+        Err(error) => {
+            wire.refusals.count(Door::Grpc, error.kind);
+            return Some(Err(error));
+        }
     };
     {
         let mut bells = bells.lock();
@@ -232,20 +236,24 @@ async fn infer(
         Poll::Pending => respond.poll_reset(context).map(|_| None),
     })
     .await?;
+    let settled = reply.as_ref().map_or(0, |reply| reply.settled);
     let reply = match reply {
         Ok(reply) => Outgoing { pieces: proto::encode(reply), permit: Some(ticket.permit()), coding: None },
         Err(error) => return Some(Err(error)),
     };
-    match wire.limits.reply_compression {
-        None => Some(Ok(reply)),
-        Some(level) => Some(reply.compressed(headers, level).await),
-    }
+    let reply = match wire.limits.reply_compression {
+        None => Ok(reply),
+        Some(level) => reply.compressed(headers, level).await,
+    };
+    ticket.intake().encoded(settled);
+    Some(reply)
 }
 
 async fn receive(wire: &Wire, headers: &HeaderMap, body: &mut RecvStream, local: bool) -> Result<Ticket> {
     let (message, permit) = message::read(headers, body, wire, MAX_MESSAGE).await?;
+    let arrived = now();
     permit.grow(bounds::check_message(&message)?)?;
-    admit(wire, proto::decode(message)?, local, permit)
+    admit(wire, proto::decode(message)?, local, permit, arrived)
 }
 
 async fn control(

@@ -16,10 +16,11 @@ use crate::{
     dma,
     dtype::Dtype,
     error::{Error, Kind, Result},
+    histogram::Histogram,
     pending::{self, LaneKey, OutputReply, Patience, Reply, Request, Spec, TensorSpec, Thresholds, Wanted},
     shape::elements,
     shm::Slice,
-    stamps::{BatchStamps, Duration, now},
+    stamps::{self, BatchStamps, Duration, Failure, Stages, now},
     strings,
 };
 
@@ -29,6 +30,8 @@ const SHORT_COPY: usize = 64 << 10;
 /// Name, dtype, dims, reshape, optional, labels.
 type TensorTuple = (String, String, Vec<i64>, Option<Vec<i64>>, bool, Vec<String>);
 type LaneTuple = (u64, u64, Vec<u64>, i32);
+/// Name, requests in each bucket, ns of all.
+type StageTuple = (&'static str, Vec<u64>, u64);
 type BatchSumsTuple = (u64, (u64, u64), (u64, u64), (u64, u64));
 
 /// The queue of one model version, seen from its instances and from control.
@@ -140,27 +143,7 @@ impl Intake {
 
     /// One consistent snapshot; durations are `(count, ns)`.
     fn statistics(&self) -> Statistics {
-        let sums = self.inner.statistics.lock();
-        let batch = |(&rows, sums): (&u64, &crate::stamps::BatchSums)| {
-            (rows, pair(sums.input), pair(sums.infer), pair(sums.output))
-        };
-        Statistics {
-            success: pair(sums.success),
-            fail: pair(sums.fail),
-            cancelled: sums.cancelled,
-            queue: pair(sums.queue),
-            input: pair(sums.input),
-            infer: pair(sums.infer),
-            output: pair(sums.output),
-            inferences: sums.inferences,
-            executions: sums.executions,
-            last_inference: sums.last_inference,
-            batches: sums.batches.iter().map(batch).collect(),
-            reasons: sums.reasons.clone(),
-            copied_in: sums.copied_in,
-            copied_out: sums.copied_out,
-            fallbacks: sums.fallbacks.clone(),
-        }
+        Statistics::of(self.inner.snapshot())
     }
 }
 
@@ -169,7 +152,7 @@ impl Intake {
 pub(crate) struct Statistics {
     success: (u64, u64),
     fail: (u64, u64),
-    cancelled: u64,
+    failures: BTreeMap<&'static str, u64>,
     queue: (u64, u64),
     input: (u64, u64),
     infer: (u64, u64),
@@ -182,6 +165,34 @@ pub(crate) struct Statistics {
     copied_in: u64,
     copied_out: u64,
     fallbacks: BTreeMap<String, u64>,
+    stages: Vec<StageTuple>,
+}
+
+impl Statistics {
+    pub(crate) fn of(sums: stamps::Statistics) -> Self {
+        let batch = |(&rows, sums): (&u64, &stamps::BatchSums)| {
+            (rows, pair(sums.input), pair(sums.infer), pair(sums.output))
+        };
+        let histogram = |(name, times): (&'static str, &Histogram)| (name, times.counts.to_vec(), times.ns);
+        Self {
+            success: pair(sums.success),
+            fail: pair(sums.fail),
+            failures: Failure::NAMES.into_iter().zip(sums.failures).collect(),
+            queue: pair(sums.queue),
+            input: pair(sums.input),
+            infer: pair(sums.infer),
+            output: pair(sums.output),
+            inferences: sums.inferences,
+            executions: sums.executions,
+            last_inference: sums.last_inference,
+            batches: sums.batches.iter().map(batch).collect(),
+            stages: Stages::NAMES.into_iter().zip(sums.stages.all()).map(histogram).collect(),
+            reasons: sums.reasons,
+            copied_in: sums.copied_in,
+            copied_out: sums.copied_out,
+            fallbacks: sums.fallbacks,
+        }
+    }
 }
 
 /// Memory of the arena, 64-byte aligned. It goes back when it was handed to a reply that was sent, or when it is dropped.
@@ -391,12 +402,21 @@ impl Batch {
         Ok(())
     }
 
-    fn finish(&mut self, failure: Option<&Error>, input_end: u64, infer_end: u64) {
+    fn finish(&mut self, input_end: u64, infer_end: u64) {
+        self.end(None, BatchStamps { taken: self.taken, input_end, infer_end, output_end: now() });
+    }
+
+    /// An execution that failed as a whole is all *infer*.
+    fn fail_all(&mut self, error: &Error) {
+        let (taken, now) = (self.taken, now());
+        let stamps = BatchStamps { taken, input_end: taken, infer_end: now, output_end: now };
+        self.end(Some(error), stamps);
+    }
+
+    fn end(&mut self, failure: Option<&Error>, stamps: BatchStamps) {
         if self.requests.is_empty() {
             return; // settled already
         }
-        let output_end = now();
-        let stamps = BatchStamps { taken: self.taken, input_end, infer_end, output_end };
         let requests = std::mem::take(&mut self.requests);
         let outcomes: Vec<_> =
             requests.into_iter().map(|answering| Self::outcome(answering, failure)).collect();
@@ -405,7 +425,10 @@ impl Batch {
         for (request, outcome) in outcomes {
             let Request { id, reply, .. } = request;
             let answer = match outcome {
-                Ok(outputs) => Ok(Reply { spec: self.intake.spec.clone(), id, outputs }),
+                Ok(outputs) => {
+                    let (spec, settled) = (self.intake.spec.clone(), stamps.output_end);
+                    Ok(Reply { spec, id, outputs, settled })
+                }
                 Err(error) => Err(error.of_request(&id)),
             };
             let _ = reply.send(answer); // a client that is gone needs no answer
@@ -424,13 +447,14 @@ impl Batch {
     fn book(&self, outcomes: &[(Request, Result<Vec<OutputReply>>)], stamps: &BatchStamps) {
         let good = outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).count() as u64;
         let mut statistics = self.intake.statistics.lock();
-        if good > 0 {
-            statistics.execution(self.rows, good, stamps);
-        }
+        statistics.execution(self.rows, good, stamps);
         for (request, outcome) in outcomes {
             match outcome {
-                Ok(_) => statistics.succeed(request.rows, request.received, request.queued, stamps),
-                Err(_) => statistics.fail.add(1, stamps.output_end.saturating_sub(request.received)),
+                Ok(_) => statistics.succeed(request.rows, &request.stamps, stamps),
+                Err(_) => {
+                    let ns = stamps.output_end.saturating_sub(request.stamps.received);
+                    statistics.fail(Failure::Backend, ns);
+                }
             }
         }
         statistics.copied_in += self.copied_in;
@@ -741,7 +765,7 @@ impl Batch {
         let infer_end = now().saturating_sub(output_ns);
         let input_end = infer_end.saturating_sub(infer_ns);
         self.taken = input_end.saturating_sub(input_ns);
-        py.detach(|| self.finish(None, input_end, infer_end));
+        py.detach(|| self.finish(input_end, infer_end));
     }
 
     /// Books a fall-back by its name, and the bytes of output that it copied.
@@ -752,13 +776,13 @@ impl Batch {
 
     /// Answers all requests. `input_end` and `infer_end` (ns of `now()`) end those stages; *output* ends now.
     fn settle(&mut self, py: Python<'_>, input_end: u64, infer_end: u64) {
-        py.detach(|| self.finish(None, input_end, infer_end));
+        py.detach(|| self.finish(input_end, infer_end));
     }
 
     /// Fails all requests with an error of a kind of `error_table()`.
     fn fail(&mut self, py: Python<'_>, kind: &str, message: String) {
         let error = Error::new(Kind::from_name(kind), message);
-        py.detach(|| self.finish(Some(&error), 0, 0));
+        py.detach(|| self.fail_all(&error));
     }
 }
 
@@ -768,7 +792,7 @@ impl Drop for Batch {
             let model = &self.intake.spec.model;
             let error =
                 Error::new(Kind::Internal, format!("an instance of model '{model}' dropped the request"));
-            self.finish(Some(&error), 0, 0);
+            self.fail_all(&error);
         }
     }
 }

@@ -21,13 +21,14 @@ use tokio::{
 };
 
 use crate::{
-    binary,
+    binary::{self, Formats},
     buffer::Buffer,
     compression::{self, Coding},
     control::{Call, Door, MAX_CONTROL_BODY, Subject},
     error::{Error, Result},
     gate::{Permit, hold_until_written},
-    request::admit,
+    request::{Ticket, admit},
+    stamps::now,
     wire::{Wire, told},
 };
 
@@ -111,7 +112,7 @@ fn route(door: Door, method: &Method, path: &str) -> std::result::Result<Route, 
     let decoded = percent_decode(path).ok_or(StatusCode::NOT_FOUND)?;
     let parts: Vec<&str> = decoded.split('/').skip(1).collect();
     if door == Door::Metrics {
-        let metrics = parts == ["metrics"];
+        let metrics = parts == ["metrics"] || parts == ["metrics", ""];
         return if metrics {
             allow(method, &Method::GET, control_of("Metrics"))
         } else {
@@ -231,13 +232,11 @@ async fn infer(
     headers: &HeaderMap,
     body: Incoming,
 ) -> Result<Response<Pieces>> {
-    let json_length = json_length(headers)?;
-    let (body, permit) = read_body(wire, headers, body, wire.limits.http_body).await?;
-    let (envelope, formats) = binary::decode(&subject.model, &subject.version, &body, json_length)?;
-    drop(body); // what the request needs of it, it holds
-    let mut ticket = admit(wire, envelope, local, permit)?;
+    let received = receive(wire, subject, local, headers, body).await;
+    let (mut ticket, formats) = received.inspect_err(|error| wire.refusals.count(Door::Http, error.kind))?;
     ticket.intake().ring();
     let reply = std::future::poll_fn(|context| ticket.poll(context)).await?;
+    let settled = reply.settled;
     let (mut pieces, json_length) = binary::encode(reply, &formats)?;
     let coding = compression::preferred(headers, header::ACCEPT_ENCODING.as_str());
     if let Some(coding) = coding {
@@ -252,7 +251,23 @@ async fn infer(
     if let Some(length) = json_length {
         headers.insert(JSON_LENGTH, HeaderValue::from(length));
     }
+    ticket.intake().encoded(settled);
     Ok(response)
+}
+
+async fn receive(
+    wire: &Wire,
+    subject: &Subject,
+    local: bool,
+    headers: &HeaderMap,
+    body: Incoming,
+) -> Result<(Ticket, Formats)> {
+    let json_length = json_length(headers)?;
+    let (body, permit) = read_body(wire, headers, body, wire.limits.http_body).await?;
+    let arrived = now();
+    let (envelope, formats) = binary::decode(&subject.model, &subject.version, &body, json_length)?;
+    drop(body); // what the request needs of it, it holds
+    Ok((admit(wire, envelope, local, permit, arrived)?, formats))
 }
 
 /// A reply that is booked until it is written.

@@ -19,8 +19,10 @@ mod gate;
 mod grpc;
 mod handoff;
 mod health;
+mod histogram;
 mod http;
 mod json;
+mod ledger;
 mod message;
 mod models;
 mod paced;
@@ -29,6 +31,7 @@ mod pending;
 mod process;
 mod proto;
 mod python;
+mod refusals;
 mod request;
 mod restricted;
 mod shape;
@@ -46,6 +49,7 @@ mod _wire {
         error::{WireError, error_table},
         handoff::{Batch, Buffer, Intake, Statistics, pack_strings, unpack_strings},
         process::Process,
+        histogram::histogram_bounds,
         python::{Call, Wire, descriptors, now},
     };
 }

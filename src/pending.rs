@@ -17,9 +17,10 @@ use crate::{
     dtype::Dtype,
     error::{Error, Result},
     gate::Permit,
+    histogram::SharedHistogram,
     shape::{fits, reshaped},
     shm::Slice,
-    stamps::{Statistics, now},
+    stamps::{Failure, RequestStamps, Statistics, now},
 };
 
 /// Empty lanes that are kept for the next request of their shape.
@@ -97,6 +98,8 @@ pub(crate) struct Reply {
     pub(crate) spec: Arc<Spec>,
     pub(crate) id: String,
     pub(crate) outputs: Vec<OutputReply>,
+    /// When its batch was settled, which starts *encode*.
+    pub(crate) settled: u64,
 }
 
 /// An admitted request, frozen but for where it waits.
@@ -111,8 +114,7 @@ pub(crate) struct Request {
     pub(crate) inputs: Vec<Memory>,
     /// One for each output of the model, in its order.
     pub(crate) outputs: Vec<Wanted>,
-    pub(crate) received: u64,
-    pub(crate) queued: u64,
+    pub(crate) stamps: RequestStamps,
     pub(crate) reply: oneshot::Sender<Result<Reply>>,
     /// Given back with the request.
     #[allow(dead_code)]
@@ -258,7 +260,7 @@ impl Lanes {
 
     fn view(&self, limit: u64) -> Vec<LaneView> {
         let view = |(&lane, waiting): (&u64, &Lane)| {
-            let oldest = waiting.requests.front()?.queued;
+            let oldest = waiting.requests.front()?.stamps.queued;
             let mut sum = 0;
             let fits = |request: &&Request| {
                 let fits = sum <= limit;
@@ -301,6 +303,8 @@ impl Lanes {
 pub(crate) struct Intake {
     pub(crate) spec: Arc<Spec>,
     pub(crate) statistics: Mutex<Statistics>,
+    /// Times of stage *encode*, which ends after the request is booked.
+    encode: SharedHistogram,
     lanes: Mutex<Lanes>,
     /// When each batch that an instance still holds was taken.
     held: Mutex<Vec<(u64, u64)>>,
@@ -313,6 +317,7 @@ impl Intake {
         Self {
             spec: Arc::new(spec),
             statistics: Mutex::default(),
+            encode: SharedHistogram::default(),
             lanes: Mutex::default(),
             held: Mutex::default(),
             ailing: Mutex::default(),
@@ -341,9 +346,22 @@ impl Intake {
 
     /// Takes back a request that still waits: its client does not want it any more.
     pub(crate) fn cancel(&self, ticket: u64) {
-        if self.lanes.lock().remove(ticket).is_some() {
-            self.statistics.lock().cancelled += 1;
+        let removed = self.lanes.lock().remove(ticket);
+        if let Some(request) = removed {
+            self.statistics.lock().fail(Failure::Cancelled, now().saturating_sub(request.stamps.received));
         }
+    }
+
+    /// A reply of this model was encoded, which it has been waiting for since `settled`.
+    pub(crate) fn encoded(&self, settled: u64) {
+        self.encode.add(now().saturating_sub(settled));
+    }
+
+    /// All sums of one moment, but for those of *encode*.
+    pub(crate) fn snapshot(&self) -> Statistics {
+        let mut sums = self.statistics.lock().clone();
+        sums.stages.encode = self.encode.read();
+        sums
     }
 
     /// Requests that wait now.
@@ -441,7 +459,7 @@ impl Intake {
         let model = &self.spec.model;
         for request in left.into_iter().flat_map(|lane| lane.requests) {
             let error = Error::unavailable(format!("model '{model}' {why} before the request was executed"));
-            self.statistics.lock().fail.add(1, now().saturating_sub(request.received));
+            self.statistics.lock().fail(Failure::Other, now().saturating_sub(request.stamps.received));
             let _ = request.reply.send(Err(error.of_request(&request.id)));
         }
     }

@@ -255,7 +255,7 @@ fn region(parameters: &Parameters, side: &str, tensor: &str) -> Result<Option<Re
 ///
 /// Every output has a raw entry, an empty one when its bytes are in a region: `perf_analyzer` crashes without.
 pub(crate) fn encode(reply: Reply) -> Vec<Bytes> {
-    let Reply { spec, id, outputs } = reply;
+    let Reply { spec, id, outputs, .. } = reply;
     let raws: Vec<Bytes> = outputs.iter().map(|output| output.bytes.clone().unwrap_or_default()).collect();
     let describe = |output: crate::pending::OutputReply| {
         let tensor = &spec.outputs[output.index];

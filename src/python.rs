@@ -11,7 +11,7 @@ use crate::{
     control::{self, Door, Subject},
     error::{Error, Kind, Result},
     gate::Gate,
-    handoff::Intake,
+    handoff::{Intake, Statistics},
     restricted::Restricted,
     shm, stamps,
     threads::Threads,
@@ -142,6 +142,7 @@ impl Wire {
 
     /// Requests for this model version go to `intake` from now on.
     fn publish(&self, intake: &Intake) {
+        self.inner.ledger.open(intake.inner.clone());
         self.inner.models.publish(intake.inner.clone());
     }
 
@@ -234,6 +235,28 @@ impl Wire {
     #[staticmethod]
     fn bury(address: usize) {
         shm::bury(address);
+    }
+
+    /// `(model, version, sums, requests that wait)` of each version that was ever ready, over all its loads.
+    fn ledger(&self) -> Vec<(String, i64, Statistics, usize)> {
+        let rows = self.inner.ledger.read().into_iter();
+        rows.map(|(model, version, sums, waiting)| (model, version, Statistics::of(sums), waiting)).collect()
+    }
+
+    /// `(door, kind, count)` of requests that were refused before they waited for a model.
+    fn refusals(&self) -> Vec<(&'static str, &'static str, u64)> {
+        self.inner.refusals.read()
+    }
+
+    /// Requests and bytes that hold permits.
+    fn in_flight(&self) -> (usize, usize) {
+        self.inner.gate.in_flight()
+    }
+
+    /// Bytes of page-locked buffers, and of those in use.
+    #[staticmethod]
+    fn pinned_bytes() -> (usize, usize) {
+        buffer::pinned_bytes()
     }
 
     /// Connections that are open.

@@ -14,7 +14,7 @@ use crate::{
     pending::{HOST, Intake, LaneKey, Reply, Request, Spec, TensorSpec, Wanted},
     shape::{compact, elements, fits},
     shm::{Place, Regions, Slice},
-    stamps::now,
+    stamps::{RequestStamps, now},
     strings,
     wire::{ClientShm, Wire},
 };
@@ -80,11 +80,18 @@ impl Drop for Ticket {
     }
 }
 
-/// Checks an envelope against its model and puts the request in line; the caller rings the intake.
+/// Checks an envelope, whose message was complete at `arrived`, against its model and puts the request in line; the caller rings
+/// the intake.
 ///
 /// # Errors
 /// One for each thing that a client can get wrong, with Triton's kinds and key words.
-pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Arc<Permit>) -> Result<Ticket> {
+pub(crate) fn admit(
+    wire: &Wire,
+    mut envelope: Envelope,
+    local: bool,
+    permit: Arc<Permit>,
+    arrived: u64,
+) -> Result<Ticket> {
     let received = now();
     let id = std::mem::take(&mut envelope.id);
     let parameters = std::mem::take(&mut envelope.parameters);
@@ -93,18 +100,8 @@ pub(crate) fn admit(wire: &Wire, mut envelope: Envelope, local: bool, permit: Ar
     let (reply, answer) = oneshot::channel();
     let Checked { key, rows, inputs, outputs, classes } = checked;
     let held = permit.clone();
-    let request = Request {
-        ticket: 0,
-        id,
-        parameters,
-        rows,
-        inputs,
-        outputs,
-        received,
-        queued: now(),
-        reply,
-        permit: held,
-    };
+    let stamps = RequestStamps { arrived, received, queued: now() };
+    let request = Request { ticket: 0, id, parameters, rows, inputs, outputs, stamps, reply, permit: held };
     let number = intake.push(key, request)?;
     Ok(Ticket { intake, number, answer, answered: false, permit, classes })
 }

@@ -5,6 +5,8 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
+use crate::histogram::Histogram;
+
 /// Monotonic nanoseconds since the process first asked.
 pub(crate) fn now() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -42,13 +44,74 @@ pub(crate) struct BatchSums {
     pub(crate) output: Duration,
 }
 
+/// Why a request failed, as Triton's metrics have it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Failure {
+    /// In an instance.
+    Backend,
+    /// Its client was gone while it waited.
+    Cancelled,
+    /// By the queue's own rules.
+    #[allow(dead_code)] // there are none yet
+    Rejected,
+    Other,
+}
+
+impl Failure {
+    pub(crate) const NAMES: [&str; 4] = ["BACKEND", "CANCELED", "REJECTED", "OTHER"];
+}
+
+/// Times of single requests; of a batch's stages each of its requests counts the whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stages {
+    pub(crate) decode: Histogram,
+    pub(crate) queue: Histogram,
+    pub(crate) input: Histogram,
+    pub(crate) infer: Histogram,
+    pub(crate) output: Histogram,
+    pub(crate) encode: Histogram,
+    /// From decoded to settled: *queue* to *output*.
+    pub(crate) request: Histogram,
+}
+
+impl Stages {
+    pub(crate) const NAMES: [&str; 7] = ["decode", "queue", "input", "infer", "output", "encode", "request"];
+
+    pub(crate) fn all(&self) -> [&Histogram; 7] {
+        [&self.decode, &self.queue, &self.input, &self.infer, &self.output, &self.encode, &self.request]
+    }
+
+    fn merge(&mut self, other: &Self) {
+        let all = [
+            &mut self.decode,
+            &mut self.queue,
+            &mut self.input,
+            &mut self.infer,
+            &mut self.output,
+            &mut self.encode,
+            &mut self.request,
+        ];
+        all.into_iter().zip(other.all()).for_each(|(sum, more)| sum.merge(more));
+    }
+}
+
+/// When a request went from stage to stage.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestStamps {
+    /// Its message was complete.
+    pub(crate) arrived: u64,
+    /// It was decoded: Triton's start of a request.
+    pub(crate) received: u64,
+    pub(crate) queued: u64,
+}
+
 /// Sums of one model version since it was loaded. One lock covers them, so a snapshot is consistent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Statistics {
     pub(crate) success: Duration,
     pub(crate) fail: Duration,
-    /// Requests that left the queue because their client was gone.
-    pub(crate) cancelled: u64,
+    /// `fail` by `Failure`.
+    pub(crate) failures: [u64; 4],
     pub(crate) queue: Duration,
     pub(crate) input: Duration,
     pub(crate) infer: Duration,
@@ -64,6 +127,7 @@ pub(crate) struct Statistics {
     pub(crate) copied_in: u64,
     pub(crate) copied_out: u64,
     pub(crate) fallbacks: BTreeMap<String, u64>,
+    pub(crate) stages: Stages,
 }
 
 impl Statistics {
@@ -76,21 +140,66 @@ impl Statistics {
         self.last_inference = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-        let sums = self.batches.entry(rows).or_default();
-        for (sum, batch, ns) in [
-            (&mut self.input, &mut sums.input, input),
-            (&mut self.infer, &mut sums.infer, infer),
-            (&mut self.output, &mut sums.output, output),
+        let (sums, stages) = (self.batches.entry(rows).or_default(), &mut self.stages);
+        for (sum, batch, stage, ns) in [
+            (&mut self.input, &mut sums.input, &mut stages.input, input),
+            (&mut self.infer, &mut sums.infer, &mut stages.infer, infer),
+            (&mut self.output, &mut sums.output, &mut stages.output, output),
         ] {
             sum.add(count, ns * count);
             batch.add(1, ns);
+            stage.add(count, ns);
         }
     }
 
-    /// Books one request that succeeded: `started` is when it was accepted, `queued` when it entered the queue.
-    pub(crate) fn succeed(&mut self, rows: u64, started: u64, queued: u64, stamps: &BatchStamps) {
+    /// Books one request that succeeded.
+    pub(crate) fn succeed(&mut self, rows: u64, request: &RequestStamps, batch: &BatchStamps) {
+        let queue = batch.taken.saturating_sub(request.queued);
+        let whole = batch.output_end.saturating_sub(request.received);
         self.inferences += rows;
-        self.queue.add(1, stamps.taken.saturating_sub(queued));
-        self.success.add(1, stamps.output_end.saturating_sub(started));
+        self.queue.add(1, queue);
+        self.success.add(1, whole);
+        self.stages.decode.add(1, request.queued.saturating_sub(request.arrived));
+        self.stages.queue.add(1, queue);
+        self.stages.request.add(1, whole);
     }
+
+    /// Books one request that failed, `ns` after it was decoded.
+    pub(crate) fn fail(&mut self, why: Failure, ns: u64) {
+        self.failures[why as usize] += 1;
+        self.fail.add(1, ns);
+    }
+
+    /// Adds what another load of the same model version summed up.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.success, other.success),
+            (&mut self.fail, other.fail),
+            (&mut self.queue, other.queue),
+            (&mut self.input, other.input),
+            (&mut self.infer, other.infer),
+            (&mut self.output, other.output),
+        ] {
+            sum.add(more.count, more.ns);
+        }
+        self.failures.iter_mut().zip(other.failures).for_each(|(sum, more)| *sum += more);
+        self.inferences += other.inferences;
+        self.executions += other.executions;
+        self.last_inference = self.last_inference.max(other.last_inference);
+        self.copied_in += other.copied_in;
+        self.copied_out += other.copied_out;
+        for (&rows, more) in &other.batches {
+            let sums = self.batches.entry(rows).or_default();
+            sums.input.add(more.input.count, more.input.ns);
+            sums.infer.add(more.infer.count, more.infer.ns);
+            sums.output.add(more.output.count, more.output.ns);
+        }
+        merge_counts(&mut self.reasons, &other.reasons);
+        merge_counts(&mut self.fallbacks, &other.fallbacks);
+        self.stages.merge(&other.stages);
+    }
+}
+
+fn merge_counts(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
+    more.iter().for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
 }

@@ -31,8 +31,10 @@ use crate::{
     error::{Error, Result},
     gate::Gate,
     grpc, http,
+    ledger::Ledger,
     models::Models,
     paced::Paced,
+    refusals::Refusals,
     restricted::Restricted,
     shm::Regions,
     stamps::now,
@@ -64,6 +66,8 @@ pub(crate) enum ClientShm {
 
 pub(crate) struct Wire {
     pub(crate) models: Models,
+    pub(crate) ledger: Ledger,
+    pub(crate) refusals: Refusals,
     pub(crate) regions: Regions,
     pub(crate) gate: Arc<Gate>,
     pub(crate) control: Control,
@@ -93,6 +97,8 @@ impl Wire {
     ) -> Self {
         Self {
             models: Models::default(),
+            ledger: Ledger::default(),
+            refusals: Refusals::default(),
             regions: Regions::default(),
             gate: Arc::new(gate),
             control: Control::default(),

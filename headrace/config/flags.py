@@ -133,15 +133,8 @@ SECTIONS: Mapping[str, Sequence[Flag]] = {
         _hint("vertex-ai-default-model", _VERTEX),
     ],
     "Metrics": [
-        *_served("allow-metrics", "metrics-address", "metrics-port"),
-        _hint("allow-gpu-metrics", "the page has no figures of GPUs as a whole"),
-        _hint("allow-cpu-metrics", "the page has no figures of the CPU as a whole"),
-        _hint("metrics-interval-ms", "figures are taken when the page is read"),
-        _refused(
-            "metrics-config",
-            "latencies are served as counters only",
-            ("counter_latencies=true", "histogram_latencies=false", "summary_latencies=false"),
-        ),
+        *_served("allow-metrics", "allow-gpu-metrics", "allow-cpu-metrics", "metrics-address", "metrics-port"),
+        *_served("metrics-interval-ms", "metrics-config"),
     ],
     "Traces": [
         _refused("trace-config", _TRACE, ("level=off", "mode=triton")),

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.config.backend_config import BackendConfig, parse_backend_config
+from headrace.config.latencies import parse_latencies
 from headrace.config.pbtxt import ConfigRules
 from headrace.config.restricted import GRPC_PREFIX, parse_restricted
 from headrace.core.errors import ConfigError
+from headrace.core.latencies import Latencies
 
 ClientShm = Literal["local", "true", "false"]
 CompressionLevel = Literal["none", "low", "medium", "high"]
@@ -79,6 +81,16 @@ class ServerOptions:
     allow_metrics: bool = _option(True, "Serve the metrics page.")
     metrics_address: str | None = _option(None, "Address of the metrics page; the HTTP door's by default.")
     metrics_port: int = _option(8002, "Port of the metrics page; 0 takes a free one.", min=0, max=65535)
+    allow_gpu_metrics: bool = _option(True, "Figures of GPUs on the metrics page.")
+    allow_cpu_metrics: bool = _option(True, "Figures of CPUs and memory on the metrics page.")
+    metrics_interval_ms: int = _option(
+        2000, "Figures of GPUs and CPUs are taken when the page is read, and not again within this time.", min=1
+    )
+    metrics_config: tuple[str, ...] = _option(
+        (),
+        "Which latencies the metrics page has: counter_latencies, histogram_latencies or summary_latencies=true|false, "
+        "summary_quantiles=<quantile>:<error>,... Repeatable.",
+    )
     backend_config: tuple[str, ...] = _option(
         (), "Setting of a backend, as <backend>,<key>=<value>, or of all, as <key>=<value>. Repeatable."
     )
@@ -110,7 +122,7 @@ class ServerOptions:
     id: str = _option("headrace", "The server's name in its metadata.")
 
     def __post_init__(self) -> None:
-        _ = self.backends, self.restricted_http, self.restricted_grpc  # what is wrong with them shows here
+        _ = self.backends, self.latencies, self.restricted_http, self.restricted_grpc  # what is wrong with them shows here
         if self.load_model and self.model_control_mode != "explicit":
             raise ConfigError("--load-model needs --model-control-mode=explicit")
         if self.model_control_mode == "explicit" and not self.load_model:
@@ -134,6 +146,11 @@ class ServerOptions:
     def backends(self) -> BackendConfig:
         """The settings of backends."""
         return parse_backend_config(self.backend_config)
+
+    @property
+    def latencies(self) -> Latencies:
+        """The latencies of the metrics page."""
+        return parse_latencies(self.metrics_config)
 
     @property
     def restricted_http(self) -> list[tuple[str, str, str]]:

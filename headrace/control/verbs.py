@@ -4,12 +4,12 @@ wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from headrace.core.errors import HeadraceError, Kind
 from headrace.core.messages import RPCS
 from headrace.memory.regions import DeviceRegions, DeviceRegionStatus, RegionStatus, SystemRegions
-from headrace.observe.metrics import ModelSums, RegionSums, metrics_page
 from headrace.observe.statistics import statistics_message
 from headrace.repository.lifecycle import Lifecycle, ServedVersion, State
 
@@ -25,6 +25,10 @@ EXTENSIONS = (
 """Extensions of the protocol that are served, for the server's metadata."""
 
 
+_VERSION_DIGITS = 18
+"""Of a number that surely fits 64 bits."""
+
+
 class Verbs:
     """All verbs of one server."""
 
@@ -33,9 +37,11 @@ class Verbs:
         lifecycle: Lifecycle,
         regions: SystemRegions,
         device_regions: DeviceRegions,
+        metrics: Callable[[], bytes],
         name: str,
         version: str,
     ) -> None:
+        self._metrics = metrics
         self._lifecycle = lifecycle
         self._regions = regions
         self._device_regions = device_regions
@@ -81,22 +87,37 @@ class Verbs:
         return RPCS["ModelConfig"][1](config=spec.message if spec is not None else None)
 
     def model_statistics(self, model: str, version: str) -> Any:
-        """`ModelStatisticsResponse` of one version, of all of a model, or of everything that is ready."""
-        if model:
-            known = self._versions(model)
-            chosen = [self._numbered(model, version, known)] if version else list(known.values())
-            if not any(served.state is State.READY for served in chosen):
-                raise HeadraceError(
-                    Kind.INVALID_ARGUMENT,
-                    f"requested model '{model}' is not available{f', version {version}' if version else ''}",
-                )
-        else:
-            chosen = self._lifecycle.versions()
+        """`ModelStatisticsResponse` of one version, of all of a model, or of everything that is ready.
+
+        Raises:
+            HeadraceError: INVALID_ARGUMENT for a model or version that is not ready.
+        """
+        chosen = self._measured(model, version) if model else self._lifecycle.versions()
         response = RPCS["ModelStatistics"][1]()
         for served in chosen:
             if served.intake is not None:
                 response.model_stats.append(statistics_message(served.name, served.version, served.intake.statistics()))
         return response
+
+    def _measured(self, model: str, version: str) -> list[ServedVersion]:
+        ready = [served for served in (self._lifecycle.find(model) or {}).values() if served.state is State.READY]
+        if not ready:
+            raise HeadraceError(Kind.INVALID_ARGUMENT, f"requested model '{model}' is not available")
+        if not version:
+            return ready
+        if not (version.isascii() and version.isdecimal() and len(version) <= _VERSION_DIGITS):
+            raise HeadraceError(
+                Kind.INVALID_ARGUMENT,
+                f"invalid model version specified '{version}', version should be an integral value > 0",
+            )
+        chosen = [served for served in ready if served.version == int(version)]
+        if not chosen:
+            there = ", ".join(str(served.version) for served in ready)
+            raise HeadraceError(
+                Kind.INVALID_ARGUMENT,
+                f"requested model version is not available for model '{model}': {version} is not, {there} is",
+            )
+        return chosen
 
     def repository_index(self, repository: str, ready: bool) -> Any:
         """`RepositoryIndexResponse`: all known versions, or only the ready ones."""
@@ -136,14 +157,7 @@ class Verbs:
 
     def metrics(self) -> bytes:
         """The metrics page."""
-        models = [
-            ModelSums(served.name, served.version, served.intake.statistics(), served.intake.waiting())
-            for served in self._lifecycle.versions()
-            if served.intake is not None
-        ]
-        regions = [RegionSums("system", row.unpinned, row.byte_size) for row in self._regions.status("")]
-        regions += [RegionSums("cuda", "", row.byte_size) for row in self._device_regions.status("")]
-        return metrics_page(models, regions)
+        return self._metrics()
 
     def _versions(self, model: str) -> dict[int, ServedVersion]:
         versions = self._lifecycle.find(model)

@@ -1,29 +1,43 @@
-"""The metrics page: Triton's `nv_inference_*` families, and Headrace's own, cut from the wire's sums when it
-is read.
-"""
+"""The metrics page: one table of families, Triton's `nv_*` and Headrace's own, cut from sums when the page is read."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
+from headrace.core.latencies import Latencies
+from headrace.core.wire import Statistics, histogram_bounds
+from headrace.observe.exposition import Histogram, Sample, Type, expose
+from headrace.observe.machine import Machine
 
-from headrace.core.stages import INFER, INPUT, OUTPUT, QUEUE
-from headrace.core.wire import Statistics
+_BOUNDS_NS = histogram_bounds()
+_BOUNDS_S = [bound / 1e9 for bound in _BOUNDS_NS]
 
 
 @dataclass(frozen=True)
 class ModelSums:
-    """What the page shows of one model version."""
+    """What the page shows of one model version, over all its loads."""
 
     name: str
     version: int
     sums: Statistics
     waiting: int
+
+
+@dataclass(frozen=True)
+class LoadedVersion:
+    """What the page shows of a model version that is loaded now."""
+
+    name: str
+    version: int
+    state: str
+    load_seconds: float
+    running: int
+    """Instances that serve."""
+    ended: int
+    """Instances that do not any more."""
+    held: int
+    """Batches that instances hold."""
 
 
 @dataclass(frozen=True)
@@ -37,112 +51,296 @@ class RegionSums:
     nbytes: int
 
 
-def metrics_page(models: Iterable[ModelSums], regions: Iterable[RegionSums]) -> bytes:
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a page is cut from."""
+
+    models: Sequence[ModelSums] = ()
+    loaded: Sequence[LoadedVersion] = ()
+    regions: Sequence[RegionSums] = ()
+    machine: Machine = field(default_factory=Machine)
+    pinned_bytes: tuple[int, int] = (0, 0)
+    """Of page-locked buffers: all, and those in use."""
+    connections: int = 0
+    in_flight: tuple[int, int] = (0, 0)
+    """Requests and bytes that hold permits."""
+    refusals: Sequence[tuple[str, str, int]] = ()
+    """Door, kind of error, count."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """A row of the page."""
+
+    name: str
+    kind: Type
+    text: str
+    labels: tuple[str, ...]
+    cut: Callable[[Snapshot], Iterable[Sample]]
+    wanted: Callable[[Latencies], bool] = lambda _: True
+    empty: bool = True
+    """It is on the page when it has no samples, too."""
+
+    def lines(self, snapshot: Snapshot) -> Iterator[str]:
+        """Its part of the page."""
+        samples = list(self.cut(snapshot))
+        if samples or self.empty:
+            yield from expose(self.name, self.kind, self.text, self.labels, samples)
+
+
+def metrics_page(snapshot: Snapshot, latencies: Latencies) -> bytes:
     """The page in Prometheus' text format."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(list(models), list(regions)))
-    # Triton's counters have no `_total`; the library appends it to the names in HELP and TYPE lines whatever
-    # the samples say.
-    return re.sub(rb"(?m)^(# (?:HELP|TYPE) nv_\w+?)_total ", rb"\1 ", generate_latest(registry))
+    lines = [line for family in FAMILIES if family.wanted(latencies) for line in family.lines(snapshot)]
+    return ("\n".join(lines) + "\n").encode()
 
 
-class _PlainCounter(CounterMetricFamily):
-    """A counter whose samples have the family's own name, as Triton's have."""
-
-    def add_metric(self, labels: list[str], value: float) -> None:  # type: ignore[override]
-        """Adds a sample of the labels' values."""
-        self.add_sample(self.name, dict(zip(self._labelnames, labels, strict=True)), value)
+_MODEL = ("model", "version")
 
 
-_TRITON_COUNTERS: list[tuple[str, str, Callable[[Statistics], int]]] = [
-    ("nv_inference_request_success", "Requests that succeeded", lambda sums: sums.success[0]),
-    ("nv_inference_count", "Inferences, counted by batch size", lambda sums: sums.inferences),
-    ("nv_inference_exec_count", "Executions", lambda sums: sums.executions),
-    ("nv_inference_request_duration_us", "Successful requests", lambda sums: sums.success[1] // 1000),
-    ("nv_inference_queue_duration_us", "Stage queue", lambda sums: sums.queue[1] // 1000),
-    ("nv_inference_compute_input_duration_us", "Stage input", lambda sums: sums.input[1] // 1000),
-    ("nv_inference_compute_infer_duration_us", "Stage infer", lambda sums: sums.infer[1] // 1000),
-    ("nv_inference_compute_output_duration_us", "Stage output", lambda sums: sums.output[1] // 1000),
-]
+def _model_family(
+    name: str,
+    kind: Type,
+    text: str,
+    value: Callable[[ModelSums], float],
+    wanted: Callable[[Latencies], bool] | None = None,
+) -> Family:
+    """One sample for each model version."""
+
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        return (((row.name, str(row.version)), value(row)) for row in snapshot.models)
+
+    return Family(name, kind, text, _MODEL, cut, wanted or (lambda _: True))
 
 
-class _Snapshot:
-    def __init__(self, models: list[ModelSums], regions: list[RegionSums]) -> None:
-        self._models = models
-        self._regions = regions
+def _counter(name: str, text: str, value: Callable[[Statistics], int]) -> Family:
+    return _model_family(name, Type.COUNTER, text, lambda row: value(row.sums))
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self._triton()
-        yield from self._own()
-        yield from self._memory()
 
-    def _triton(self) -> Iterator[Metric]:
-        for name, text, value in _TRITON_COUNTERS:
-            family = _PlainCounter(name, text, labels=["model", "version"])
-            for model in self._models:
-                family.add_metric([model.name, str(model.version)], value(model.sums))
-            yield family
-        failures = _PlainCounter(
-            "nv_inference_request_failure", "Requests that failed", labels=["model", "version", "reason"]
-        )
-        pending = GaugeMetricFamily(
-            "nv_inference_pending_request_count", "Requests that wait", labels=["model", "version"]
-        )
-        for model in self._models:
-            labels = [model.name, str(model.version)]
-            failures.add_metric([*labels, "OTHER"], model.sums.fail[0])
-            failures.add_metric([*labels, "CANCELED"], model.sums.cancelled)
-            pending.add_metric(labels, model.waiting)
-        yield failures
-        yield pending
+def _latency(name: str, text: str, nanoseconds: Callable[[Statistics], int]) -> Family:
+    return _model_family(
+        name, Type.COUNTER, text, lambda row: nanoseconds(row.sums) // 1000, lambda latencies: latencies.counters
+    )
 
-    def _own(self) -> Iterator[Metric]:
-        stages = CounterMetricFamily(
-            "headrace_stage_seconds", "Time of requests by stage", labels=["model", "version", "stage"]
-        )
-        copied = CounterMetricFamily(
-            "headrace_transfer_copied_bytes",
-            "Tensor bytes moved by the CPU",
-            labels=["model", "version", "direction"],
-        )
-        leaves = CounterMetricFamily(
-            "headrace_batch_leave",
-            "Batches by why they left the queue",
-            labels=["model", "version", "reason"],
-        )
-        fallbacks = CounterMetricFamily(
-            "headrace_transfer_fallback",
-            "Slower ways that a transfer took",
-            labels=["model", "version", "name"],
-        )
-        for model in self._models:
-            labels, sums = [model.name, str(model.version)], model.sums
-            for stage, (_, ns) in [
-                (QUEUE, sums.queue),
-                (INPUT, sums.input),
-                (INFER, sums.infer),
-                (OUTPUT, sums.output),
-            ]:
-                stages.add_metric([*labels, stage], ns / 1e9)
-            copied.add_metric([*labels, INPUT], sums.copied_in)
-            copied.add_metric([*labels, OUTPUT], sums.copied_out)
-            for reason, count in sums.reasons.items():
-                leaves.add_metric([*labels, reason], count)
-            for name, count in sums.fallbacks.items():
-                fallbacks.add_metric([*labels, name], count)
-        yield from (stages, copied, leaves, fallbacks)
 
-    def _memory(self) -> Iterator[Metric]:
-        labels = ["kind", "unpinned"]
-        count = GaugeMetricFamily(
-            "headrace_regions", "Registered regions, and why they are not page-locked", labels=labels
-        )
-        nbytes = GaugeMetricFamily("headrace_region_bytes", "Bytes of registered regions", labels=labels)
-        sums: dict[tuple[str, str], tuple[int, int]] = {}
-        for region in self._regions:
-            known, size = sums.get((region.kind, region.unpinned), (0, 0))
-            sums[region.kind, region.unpinned] = known + 1, size + region.nbytes
-        for key, (known, size) in sums.items():
-            count.add_metric(list(key), known)
-            nbytes.add_metric(list(key), size)
-        yield from (count, nbytes)
+def _by(
+    name: str,
+    text: str,
+    label: str,
+    counts: Callable[[Statistics], Iterable[tuple[str, float]]],
+    kind: Type = Type.COUNTER,
+) -> Family:
+    """One sample for each model version and value of a label of its own."""
+
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        for row in snapshot.models:
+            for value, count in counts(row.sums):
+                yield (row.name, str(row.version), value), count
+
+    return Family(name, kind, text, (*_MODEL, label), cut)
+
+
+def _loaded(name: str, text: str, value: Callable[[LoadedVersion], float]) -> Family:
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        return (((row.name, str(row.version)), value(row)) for row in snapshot.loaded)
+
+    return Family(name, Type.GAUGE, text, _MODEL, cut)
+
+
+def _server(name: str, kind: Type, text: str, value: Callable[[Snapshot], float | None]) -> Family:
+    """One sample for the whole server; none where there is no value."""
+
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        found = value(snapshot)
+        if found is not None:
+            yield (), found
+
+    return Family(name, kind, text, (), cut, empty=False)
+
+
+def _gpu(name: str, kind: Type, text: str, figure: str) -> Family:
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        for gpu in snapshot.machine.gpus:
+            value = getattr(gpu, figure)
+            if value is not None:
+                yield (gpu.uuid,), value
+
+    return Family(name, kind, text, ("gpu_uuid",), cut, empty=False)
+
+
+def _first_responses(snapshot: Snapshot) -> Iterator[Sample]:
+    """Triton's buckets are some of ours."""
+    for row in snapshot.models:
+        _, counts, ns = next(stage for stage in row.sums.stages if stage[0] == "request")
+        coarse, start = [], 0
+        for bound in _FIRST_RESPONSE_MS:
+            end = _BOUNDS_NS.index(bound * 1_000_000) + 1
+            coarse.append(sum(counts[start:end]))
+            start = end
+        yield (row.name, str(row.version)), Histogram(_FIRST_RESPONSE_MS, [*coarse, sum(counts[start:])], ns / 1e6)
+
+
+_FIRST_RESPONSE_MS = (100, 500, 2000, 5000)
+
+
+def _stages(snapshot: Snapshot) -> Iterator[Sample]:
+    for row in snapshot.models:
+        for stage, counts, ns in row.sums.stages:
+            yield (row.name, str(row.version), stage), Histogram(_BOUNDS_S, counts, ns / 1e9)
+
+
+def _batch_rows(snapshot: Snapshot) -> Iterator[Sample]:
+    for row in snapshot.models:
+        counts, total = [0] * (len(_ROWS) + 1), 0
+        for rows, _, (executions, _), _ in row.sums.batches:
+            at = next((at for at, bound in enumerate(_ROWS) if rows <= bound), len(_ROWS))
+            counts[at] += executions
+            total += rows * executions
+        yield (row.name, str(row.version)), Histogram(_ROWS, counts, total)
+
+
+_ROWS = tuple(1 << power for power in range(11))
+
+
+def _states(snapshot: Snapshot) -> Iterator[Sample]:
+    for row in snapshot.loaded:
+        yield (row.name, str(row.version), row.state), 1
+
+
+def _instances(snapshot: Snapshot) -> Iterator[Sample]:
+    for row in snapshot.loaded:
+        yield (row.name, str(row.version), "running"), row.running
+        yield (row.name, str(row.version), "ended"), row.ended
+
+
+def _regions(of: Callable[[RegionSums], int]) -> Callable[[Snapshot], Iterator[Sample]]:
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        sums: dict[tuple[str, str], int] = {}
+        for region in snapshot.regions:
+            key = region.kind, region.unpinned
+            sums[key] = sums.get(key, 0) + of(region)
+        yield from sums.items()
+
+    return cut
+
+
+FAMILIES: Sequence[Family] = (
+    _counter("nv_inference_request_success", "Requests that succeeded", lambda sums: sums.success[0]),
+    _by(
+        "nv_inference_request_failure",
+        "Requests that failed, by reason",
+        "reason",
+        lambda sums: sums.failures.items(),
+    ),
+    _counter("nv_inference_count", "Inferences: rows of requests that succeeded", lambda sums: sums.inferences),
+    _counter("nv_inference_exec_count", "Executions: batches that instances took", lambda sums: sums.executions),
+    _latency(
+        "nv_inference_request_duration_us", "Time of requests that succeeded, in us", lambda sums: sums.success[1]
+    ),
+    _latency("nv_inference_queue_duration_us", "Time in stage queue, in us", lambda sums: sums.queue[1]),
+    _latency("nv_inference_compute_input_duration_us", "Time in stage input, in us", lambda sums: sums.input[1]),
+    _latency("nv_inference_compute_infer_duration_us", "Time in stage infer, in us", lambda sums: sums.infer[1]),
+    _latency("nv_inference_compute_output_duration_us", "Time in stage output, in us", lambda sums: sums.output[1]),
+    _model_family(
+        "nv_inference_pending_request_count", Type.GAUGE, "Requests that wait for an instance", lambda row: row.waiting
+    ),
+    Family(
+        "nv_inference_first_response_histogram_ms",
+        Type.HISTOGRAM,
+        "Time until a request is answered, in ms",
+        _MODEL,
+        _first_responses,
+        lambda latencies: latencies.histograms,
+    ),
+    _loaded("nv_model_load_duration_secs", "Time that the load took, in s", lambda row: row.load_seconds),
+    _server(
+        "nv_pinned_memory_pool_total_bytes",
+        Type.GAUGE,
+        "Page-locked buffers, in bytes",
+        lambda snapshot: snapshot.pinned_bytes[0],
+    ),
+    _server(
+        "nv_pinned_memory_pool_used_bytes",
+        Type.GAUGE,
+        "Page-locked buffers in use, in bytes",
+        lambda snapshot: snapshot.pinned_bytes[1],
+    ),
+    _server(
+        "nv_cpu_utilization",
+        Type.GAUGE,
+        "Part of the CPUs' time that is used, 0 to 1",
+        lambda s: s.machine.cpu_utilization,
+    ),
+    _server("nv_cpu_memory_total_bytes", Type.GAUGE, "Memory of the host, in bytes", lambda s: s.machine.memory_total),
+    _server(
+        "nv_cpu_memory_used_bytes", Type.GAUGE, "Memory of the host in use, in bytes", lambda s: s.machine.memory_used
+    ),
+    _gpu("nv_gpu_utilization", Type.GAUGE, "Part of the time that the GPU computes, 0 to 1", "utilization"),
+    _gpu("nv_gpu_memory_total_bytes", Type.GAUGE, "Memory of the GPU, in bytes", "memory_total"),
+    _gpu("nv_gpu_memory_used_bytes", Type.GAUGE, "Memory of the GPU in use, in bytes", "memory_used"),
+    _gpu("nv_gpu_power_usage", Type.GAUGE, "Power that the GPU draws, in W", "power"),
+    _gpu("nv_gpu_power_limit", Type.GAUGE, "Power that the GPU may draw, in W", "power_limit"),
+    _gpu("nv_energy_consumption", Type.COUNTER, "Energy that the GPU used since the server started, in J", "energy"),
+    Family(
+        "headrace_stage_seconds",
+        Type.HISTOGRAM,
+        "Time of requests that succeeded by stage, in s; request is all from queue to output",
+        (*_MODEL, "stage"),
+        _stages,
+    ),
+    Family("headrace_batch_rows", Type.HISTOGRAM, "Rows of executions", _MODEL, _batch_rows),
+    _by(
+        "headrace_batch_leave_total", "Batches by why they left the queue", "reason", lambda sums: sums.reasons.items()
+    ),
+    _by(
+        "headrace_transfer_copied_bytes_total",
+        "Tensor bytes that the CPU copied",
+        "direction",
+        lambda sums: [("input", sums.copied_in), ("output", sums.copied_out)],
+    ),
+    _by(
+        "headrace_transfer_fallback_total",
+        "Slower ways that a transfer took, by name",
+        "name",
+        lambda sums: sums.fallbacks.items(),
+    ),
+    Family(
+        "headrace_model_state", Type.GAUGE, "1 for the state that a model version is in", (*_MODEL, "state"), _states
+    ),
+    Family("headrace_instances", Type.GAUGE, "Instances, by whether they still serve", (*_MODEL, "state"), _instances),
+    _loaded("headrace_held_batches", "Batches that instances hold", lambda row: row.held),
+    Family(
+        "headrace_regions",
+        Type.GAUGE,
+        "Registered regions, by why they are not page-locked",
+        ("kind", "unpinned"),
+        _regions(lambda _: 1),
+    ),
+    Family(
+        "headrace_region_bytes",
+        Type.GAUGE,
+        "Bytes of registered regions",
+        ("kind", "unpinned"),
+        _regions(lambda region: region.nbytes),
+    ),
+    _server("headrace_connections", Type.GAUGE, "Connections that are open", lambda snapshot: snapshot.connections),
+    _server(
+        "headrace_in_flight_requests",
+        Type.GAUGE,
+        "Calls that hold a permit, until their reply is written",
+        lambda snapshot: snapshot.in_flight[0],
+    ),
+    _server(
+        "headrace_in_flight_bytes",
+        Type.GAUGE,
+        "Bytes of messages and replies that hold permits",
+        lambda snapshot: snapshot.in_flight[1],
+    ),
+    Family(
+        "headrace_refused_requests_total",
+        Type.COUNTER,
+        "Requests that were refused before they waited for a model, by kind of error",
+        ("door", "kind"),
+        lambda snapshot: [((door, kind), count) for door, kind, count in snapshot.refusals],
+    ),
+)
+"""All families, in the order of the page."""

@@ -39,6 +39,10 @@ class InstanceLoop:
         """Starts the thread."""
         self._thread.start()
 
+    def is_running(self) -> bool:
+        """False when the thread has ended."""
+        return self._thread.is_alive()
+
     def join(self, timeout: float) -> bool:
         """Waits for the end of the thread; false when it still runs after `timeout` seconds."""
         self._thread.join(timeout)

@@ -56,6 +56,8 @@ class ServedVersion:
     spec: ModelSpec | None = None
     intake: Intake | None = None
     loops: tuple[InstanceLoop, ...] = ()
+    load_seconds: float = 0.0
+    """Time that the load took."""
 
 
 class Lifecycle:
@@ -95,8 +97,9 @@ class Lifecycle:
         except Exception as error:  # noqa: BLE001 - an engine may raise anything; it costs this version and no other
             self._fail(name, version, str(error) or repr(error))
             return
+        served.load_seconds = time.monotonic() - started
         self._set(served)
-        self._log.event(f"model '{name}' version {version} is ready after {time.monotonic() - started:.2f} s")
+        self._log.event(f"model '{name}' version {version} is ready after {served.load_seconds:.2f} s")
 
     def _bring_up(self, found: FoundModel, version: int, given: GivenConfig) -> ServedVersion:
         prepared = prepare(found, version, given, [device.name for device in self._devices], self._rules, self._log)

@@ -171,7 +171,7 @@ def test_versions_are_asked_by_number_and_the_highest_without(server: RunningSer
 
 @pytest.mark.parametrize("ask_server", [over_http, over_grpc])
 def test_unknown_models_and_versions(server: RunningServer, ask_server) -> None:
-    for verb in ("get_model_metadata", "get_model_config", "get_inference_statistics"):
+    for verb in ("get_model_metadata", "get_model_config"):
         with pytest.raises(InferenceServerException, match="'nope' is not found"):
             ask_server(server, verb, "nope")
         with pytest.raises(InferenceServerException, match="'echo' version 9 is not found"):

@@ -1,0 +1,57 @@
+"""The metrics page: collects what `observe` cuts it from."""
+
+from __future__ import annotations
+
+from headrace.core.latencies import Latencies
+from headrace.core.wire import Wire
+from headrace.memory.regions import DeviceRegions, SystemRegions
+from headrace.observe.machine import Gauges
+from headrace.observe.metrics import LoadedVersion, ModelSums, RegionSums, Snapshot, metrics_page
+from headrace.repository.lifecycle import Lifecycle, ServedVersion
+
+
+class MetricsPage:
+    """Called for the page as it is now, by one thread."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        lifecycle: Lifecycle,
+        regions: SystemRegions,
+        device_regions: DeviceRegions,
+        gauges: Gauges,
+        latencies: Latencies,
+    ) -> None:
+        self._wire = wire
+        self._lifecycle = lifecycle
+        self._regions = regions
+        self._device_regions = device_regions
+        self._gauges = gauges
+        self._latencies = latencies
+
+    def __call__(self) -> bytes:
+        """The page in Prometheus' text format."""
+        wire = self._wire
+        snapshot = Snapshot(
+            models=[ModelSums(name, version, sums, waiting) for name, version, sums, waiting in wire.ledger()],
+            loaded=[_loaded(served) for served in self._lifecycle.versions()],
+            regions=self._region_sums(),
+            machine=self._gauges.read(),
+            pinned_bytes=wire.pinned_bytes(),
+            connections=wire.connections(),
+            in_flight=wire.in_flight(),
+            refusals=wire.refusals(),
+        )
+        return metrics_page(snapshot, self._latencies)
+
+    def _region_sums(self) -> list[RegionSums]:
+        host = [RegionSums("system", row.unpinned, row.byte_size) for row in self._regions.status("")]
+        return host + [RegionSums("cuda", "", row.byte_size) for row in self._device_regions.status("")]
+
+
+def _loaded(served: ServedVersion) -> LoadedVersion:
+    running = sum(loop.is_running() for loop in served.loops)
+    held = served.intake.held() if served.intake is not None else 0
+    return LoadedVersion(
+        served.name, served.version, served.state, served.load_seconds, running, len(served.loops) - running, held
+    )
