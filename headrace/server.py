@@ -67,6 +67,8 @@ class Server:
             reply_compression=_COMPRESSION_LEVELS[options.grpc_infer_response_compression_level],
             threads=options.wire_threads,
         )
+        if options.latencies.summaries:
+            self._wire.keep_quantiles()
         devices, why_none = find_devices(options.simulate_gpus, options.simulate_link_gb)
         self.log.event(f"GPUs: {', '.join(device.name for device in devices)}" if devices else f"no GPU: {why_none}")
         pinning = Pinning(devices, self.log)

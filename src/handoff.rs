@@ -143,7 +143,7 @@ impl Intake {
 
     /// One consistent snapshot; durations are `(count, ns)`.
     fn statistics(&self) -> Statistics {
-        Statistics::of(self.inner.snapshot())
+        Statistics::of(self.inner.snapshot(), &[])
     }
 }
 
@@ -166,10 +166,11 @@ pub(crate) struct Statistics {
     copied_out: u64,
     fallbacks: BTreeMap<String, u64>,
     stages: Vec<StageTuple>,
+    recent: Vec<(&'static str, Vec<f64>)>,
 }
 
 impl Statistics {
-    pub(crate) fn of(sums: stamps::Statistics) -> Self {
+    pub(crate) fn of(sums: stamps::Statistics, quantiles: &[f64]) -> Self {
         let batch = |(&rows, sums): (&u64, &stamps::BatchSums)| {
             (rows, pair(sums.input), pair(sums.infer), pair(sums.output))
         };
@@ -187,6 +188,7 @@ impl Statistics {
             last_inference: sums.last_inference,
             batches: sums.batches.iter().map(batch).collect(),
             stages: Stages::NAMES.into_iter().zip(sums.stages.all()).map(histogram).collect(),
+            recent: sums.recent.map(|recent| recent.read(quantiles)).unwrap_or_default(),
             reasons: sums.reasons,
             copied_in: sums.copied_in,
             copied_out: sums.copied_out,
@@ -449,12 +451,11 @@ impl Batch {
         let mut statistics = self.intake.statistics.lock();
         statistics.execution(self.rows, good, stamps);
         for (request, outcome) in outcomes {
-            match outcome {
-                Ok(_) => statistics.succeed(request.rows, &request.stamps, stamps),
-                Err(_) => {
-                    let ns = stamps.output_end.saturating_sub(request.stamps.received);
-                    statistics.fail(Failure::Backend, ns);
-                }
+            if outcome.is_ok() {
+                statistics.succeed(request.rows, &request.stamps, stamps);
+            } else {
+                let ns = stamps.output_end.saturating_sub(request.stamps.received);
+                statistics.fail(Failure::Backend, ns);
             }
         }
         statistics.copied_in += self.copied_in;

@@ -1,6 +1,12 @@
 //! What the metrics page counts: the sums of each model version over all its loads. A counter never goes back, neither when a
 //! model is loaded again nor when it is unloaded.
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use parking_lot::Mutex;
 
@@ -8,6 +14,8 @@ use crate::{pending::Intake, stamps::Statistics};
 
 #[derive(Default)]
 pub(crate) struct Ledger {
+    /// Quantiles are kept of what is opened from now on.
+    keeps_quantiles: AtomicBool,
     accounts: Mutex<BTreeMap<(String, i64), Account>>,
 }
 
@@ -33,8 +41,15 @@ impl Account {
 }
 
 impl Ledger {
+    pub(crate) fn keep_quantiles(&self) {
+        self.keeps_quantiles.store(true, Relaxed);
+    }
+
     /// Books what this intake serves from now on.
     pub(crate) fn open(&self, intake: Arc<Intake>) {
+        if self.keeps_quantiles.load(Relaxed) {
+            intake.statistics.lock().recent.get_or_insert_default();
+        }
         let mut accounts = self.accounts.lock();
         let account = accounts.entry((intake.spec.model.clone(), intake.spec.version)).or_default();
         account.close_finished();

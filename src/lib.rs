@@ -31,6 +31,7 @@ mod pending;
 mod process;
 mod proto;
 mod python;
+mod quantiles;
 mod refusals;
 mod request;
 mod restricted;

@@ -237,10 +237,20 @@ impl Wire {
         shm::bury(address);
     }
 
-    /// `(model, version, sums, requests that wait)` of each version that was ever ready, over all its loads.
-    fn ledger(&self) -> Vec<(String, i64, Statistics, usize)> {
-        let rows = self.inner.ledger.read().into_iter();
-        rows.map(|(model, version, sums, waiting)| (model, version, Statistics::of(sums), waiting)).collect()
+    /// `(model, version, sums, requests that wait)` of each version that was ever ready, over all its loads; with these quantiles
+    /// of the last minute, where they are kept.
+    #[pyo3(signature = (quantiles = vec![]))]
+    #[allow(clippy::needless_pass_by_value)] // PyO3 hands a list over as a value
+    fn ledger(&self, quantiles: Vec<f64>) -> Vec<(String, i64, Statistics, usize)> {
+        let row = |(model, version, sums, waiting): (String, i64, stamps::Statistics, usize)| {
+            (model, version, Statistics::of(sums, &quantiles), waiting)
+        };
+        self.inner.ledger.read().into_iter().map(row).collect()
+    }
+
+    /// Quantiles are kept of the versions that are published from now on.
+    fn keep_quantiles(&self) {
+        self.inner.ledger.keep_quantiles();
     }
 
     /// `(door, kind, count)` of requests that were refused before they waited for a model.

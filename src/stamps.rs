@@ -5,7 +5,7 @@ use std::{
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::histogram::Histogram;
+use crate::{histogram::Histogram, quantiles::Quantiles};
 
 /// Monotonic nanoseconds since the process first asked.
 pub(crate) fn now() -> u64 {
@@ -95,6 +95,26 @@ impl Stages {
     }
 }
 
+/// Quantiles of the stages that Triton has summaries of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recent {
+    request: Quantiles,
+    queue: Quantiles,
+    input: Quantiles,
+    infer: Quantiles,
+    output: Quantiles,
+}
+
+impl Recent {
+    /// In ns, by the name of the stage.
+    pub(crate) fn read(&self, quantiles: &[f64]) -> Vec<(&'static str, Vec<f64>)> {
+        let Self { request, queue, input, infer, output } = self;
+        let stages =
+            [("request", request), ("queue", queue), ("input", input), ("infer", infer), ("output", output)];
+        stages.into_iter().map(|(name, times)| (name, times.read(quantiles))).collect()
+    }
+}
+
 /// When a request went from stage to stage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestStamps {
@@ -128,6 +148,8 @@ pub(crate) struct Statistics {
     pub(crate) copied_out: u64,
     pub(crate) fallbacks: BTreeMap<String, u64>,
     pub(crate) stages: Stages,
+    /// Kept for those who ask for summaries.
+    pub(crate) recent: Option<Box<Recent>>,
 }
 
 impl Statistics {
@@ -150,6 +172,11 @@ impl Statistics {
             batch.add(1, ns);
             stage.add(count, ns);
         }
+        if let Some(recent) = &mut self.recent {
+            recent.input.add(count, input, stamps.output_end);
+            recent.infer.add(count, infer, stamps.output_end);
+            recent.output.add(count, output, stamps.output_end);
+        }
     }
 
     /// Books one request that succeeded.
@@ -162,6 +189,10 @@ impl Statistics {
         self.stages.decode.add(1, request.queued.saturating_sub(request.arrived));
         self.stages.queue.add(1, queue);
         self.stages.request.add(1, whole);
+        if let Some(recent) = &mut self.recent {
+            recent.queue.add(1, queue, batch.output_end);
+            recent.request.add(1, whole, batch.output_end);
+        }
     }
 
     /// Books one request that failed, `ns` after it was decoded.
@@ -197,9 +228,14 @@ impl Statistics {
         merge_counts(&mut self.reasons, &other.reasons);
         merge_counts(&mut self.fallbacks, &other.fallbacks);
         self.stages.merge(&other.stages);
+        if other.recent.is_some() {
+            self.recent.clone_from(&other.recent); // those of the last load
+        }
     }
 }
 
 fn merge_counts(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
-    more.iter().for_each(|(name, count)| *sums.entry(name.clone()).or_default() += count);
+    for (name, count) in more {
+        *sums.entry(name.clone()).or_default() += count;
+    }
 }

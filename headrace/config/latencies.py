@@ -50,6 +50,7 @@ def _quantiles(text: str, value: str) -> tuple[float, ...]:
 def _quantile(text: str, pair: str) -> float:
     """`0.99:0.001`: the error is how far off the quantile's rank may be."""
     quantile, _, error = pair.partition(":")
+    error = error or "0"
     try:
         if 0 <= float(quantile) <= 1 and 0 <= float(error) <= 1:
             return float(quantile)

@@ -32,8 +32,9 @@ class MetricsPage:
     def __call__(self) -> bytes:
         """The page in Prometheus' text format."""
         wire = self._wire
+        quantiles = list(self._latencies.quantiles)
         snapshot = Snapshot(
-            models=[ModelSums(name, version, sums, waiting) for name, version, sums, waiting in wire.ledger()],
+            models=[ModelSums(name, version, sums, waiting) for name, version, sums, waiting in wire.ledger(quantiles)],
             loaded=[_loaded(served) for served in self._lifecycle.versions()],
             regions=self._region_sums(),
             machine=self._gauges.read(),
@@ -41,6 +42,7 @@ class MetricsPage:
             connections=wire.connections(),
             in_flight=wire.in_flight(),
             refusals=wire.refusals(),
+            quantiles=quantiles,
         )
         return metrics_page(snapshot, self._latencies)
 

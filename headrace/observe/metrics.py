@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.core.latencies import Latencies
 from headrace.core.wire import Statistics, histogram_bounds
-from headrace.observe.exposition import Histogram, Sample, Type, expose
+from headrace.observe.exposition import Histogram, Sample, Summary, Type, expose
 from headrace.observe.machine import Machine
 
 _BOUNDS_NS = histogram_bounds()
@@ -66,6 +66,8 @@ class Snapshot:
     """Requests and bytes that hold permits."""
     refusals: Sequence[tuple[str, str, int]] = ()
     """Door, kind of error, count."""
+    quantiles: Sequence[float] = ()
+    """That the sums have of the last minute."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,19 @@ def _loaded(name: str, text: str, value: Callable[[LoadedVersion], float]) -> Fa
         return (((row.name, str(row.version)), value(row)) for row in snapshot.loaded)
 
     return Family(name, Type.GAUGE, text, _MODEL, cut)
+
+
+def _summary(name: str, text: str, stage: str, total: Callable[[Statistics], tuple[int, int]]) -> Family:
+    """Count and sum are of all times, as `total` has them; quantiles are of the last minute."""
+
+    def cut(snapshot: Snapshot) -> Iterator[Sample]:
+        for row in snapshot.models:
+            count, ns = total(row.sums)
+            recent = [value // 1000 for value in dict(row.sums.recent).get(stage, [])]
+            quantiles = dict(zip(snapshot.quantiles, recent, strict=True)) if recent else {}
+            yield (row.name, str(row.version)), Summary(quantiles, count, ns // 1000)
+
+    return Family(name, Type.SUMMARY, text, _MODEL, cut, lambda latencies: latencies.summaries)
 
 
 def _server(name: str, kind: Type, text: str, value: Callable[[Snapshot], float | None]) -> Family:
@@ -250,6 +265,18 @@ FAMILIES: Sequence[Family] = (
         _MODEL,
         _first_responses,
         lambda latencies: latencies.histograms,
+    ),
+    _summary(
+        "nv_inference_request_summary_us",
+        "Time of requests that succeeded, in us",
+        "request",
+        lambda sums: sums.success,
+    ),
+    _summary("nv_inference_queue_summary_us", "Time in stage queue, in us", "queue", lambda sums: sums.queue),
+    _summary("nv_inference_compute_input_summary_us", "Time in stage input, in us", "input", lambda sums: sums.input),
+    _summary("nv_inference_compute_infer_summary_us", "Time in stage infer, in us", "infer", lambda sums: sums.infer),
+    _summary(
+        "nv_inference_compute_output_summary_us", "Time in stage output, in us", "output", lambda sums: sums.output
     ),
     _loaded("nv_model_load_duration_secs", "Time that the load took, in s", lambda row: row.load_seconds),
     _server(

@@ -79,7 +79,7 @@ def look_up(client: grpcclient.InferenceServerClient, model: str, indices: list[
     future: Future = Future()
     tensor = grpcclient.InferInput("INPUT0", [len(indices), 1], "INT64")
     tensor.set_data_from_numpy(np.array(indices, np.int64).reshape(-1, 1))
-    client.async_infer(model, [tensor], lambda _, error: future.set_result(error))
+    client.async_infer(model, [tensor], lambda result, error: future.set_result(error))  # noqa: ARG005
     return future
 
 
