@@ -32,6 +32,7 @@ fmt: setup ## Format Python and Rust; write the pages that are made from tables.
 	cargo fmt
 	$(BIN)/python -m headrace.config.flags > docs/flags.md
 	$(BIN)/python -m headrace.config.onnx_settings > docs/onnx.md
+	$(BIN)/python -m headrace.cli.comparison > docs/coming-from-triton.md
 
 lint: setup ## Style, types, the import law, the extension's stub.
 	$(BIN)/ruff format --check .

@@ -65,3 +65,8 @@ _HANDLERS: dict[str, Callable[[Verbs, Any, bool], Any]] = {
     ),
     "CudaSharedMemoryUnregister": lambda verbs, request, local: verbs.unregister_device_region(request.name, local),
 }
+
+
+def verbs() -> frozenset[str]:
+    """The verbs that are answered over gRPC."""
+    return frozenset(_HANDLERS)

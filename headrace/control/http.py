@@ -122,3 +122,8 @@ _HANDLERS: dict[str, Callable[[Verbs, Call], Any]] = {
     "CudaSharedMemoryRegister": _register_device,
     "CudaSharedMemoryUnregister": lambda verbs, call: verbs.unregister_device_region(call.region, call.local),
 }
+
+
+def verbs() -> frozenset[str]:
+    """The verbs that are answered over HTTP."""
+    return frozenset(_HANDLERS)

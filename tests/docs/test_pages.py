@@ -16,6 +16,7 @@ PAGES = [
     "docs/statistics.md",
     "benchmarks/gpu/README.md",
     "docs/flags.md",
+    "docs/coming-from-triton.md",
     "docs/onnx.md",
     "examples/demo/README.md",
     "attacks/README.md",
