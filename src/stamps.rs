@@ -239,3 +239,46 @@ fn merge_counts(sums: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) 
         *sums.entry(name.clone()).or_default() += count;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hint::black_box;
+
+    use super::*;
+    use crate::histogram::SharedHistogram;
+
+    const REQUESTS: u64 = 1_000_000;
+
+    fn ns_each(mut book: impl FnMut(u64)) -> u64 {
+        let start = now();
+        (0..REQUESTS).for_each(|at| book(at * 7919 % 3_000_000));
+        (now() - start) / REQUESTS
+    }
+
+    /// `cargo test --release booking -- --ignored --nocapture`
+    #[test]
+    #[ignore = "a measurement"]
+    #[allow(clippy::print_stderr)]
+    fn booking_a_request_costs_nanoseconds() {
+        let (mut plain, shared) = (Statistics::default(), SharedHistogram::default());
+        let mut with_quantiles = Statistics { recent: Some(Box::default()), ..Statistics::default() };
+        let stamps = |ns| {
+            let request = RequestStamps { arrived: ns, received: 2 * ns, queued: 3 * ns };
+            (request, BatchStamps { taken: 5 * ns, output_end: 9 * ns, ..BatchStamps::default() })
+        };
+        let book = |statistics: &mut Statistics, ns| {
+            let (request, batch) = stamps(ns);
+            statistics.succeed(1, &request, &batch);
+        };
+        let execution = |statistics: &mut Statistics, ns| statistics.execution(8, 8, &stamps(ns).1);
+        eprintln!("a request: {} ns", ns_each(|ns| book(&mut plain, ns)));
+        eprintln!("a batch: {} ns", ns_each(|ns| execution(&mut plain, ns)));
+        eprintln!(
+            "a reply's encode: {} ns and a clock's {} ns",
+            ns_each(|ns| shared.add(ns)),
+            ns_each(|_| _ = black_box(now()))
+        );
+        eprintln!("a request, with quantiles: {} ns", ns_each(|ns| book(&mut with_quantiles, ns)));
+        eprintln!("a snapshot: {} ns", ns_each(|_| _ = black_box(plain.clone())));
+    }
+}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
+from itertools import accumulate
 
 
 class Type(StrEnum):
@@ -46,43 +49,50 @@ def expose(name: str, kind: Type, text: str, labels: Sequence[str], samples: Ite
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for values, value in samples:
-        known = ",".join(f'{label}="{_escaped(text)}"' for label, text in zip(labels, values, strict=True))
-        yield from _lines(name, known, value)
+        known = ",".join([f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True)])
+        if isinstance(value, Histogram):
+            yield from _histogram(name, known, value)
+        elif isinstance(value, Summary):
+            yield from _summary(name, known, value)
+        else:
+            yield f"{name}{_braced(known)} {_number(value)}"
 
 
-def _lines(name: str, labels: str, value: Value) -> Iterator[str]:
-    if isinstance(value, Histogram):
-        below = 0
-        for bound, count in zip([*map(_number, value.bounds), "+Inf"], value.counts, strict=True):
-            below += count
-            yield _line(f"{name}_bucket", _joined(labels, f'le="{bound}"'), below)
-        yield from _totals(name, labels, below, value.sum)
-    elif isinstance(value, Summary):
-        for quantile, at in value.quantiles.items():
-            yield _line(name, _joined(labels, f'quantile="{_number(quantile)}"'), at)
-        yield from _totals(name, labels, value.count, value.sum)
-    else:
-        yield _line(name, labels, value)
+def _histogram(name: str, labels: str, value: Histogram) -> list[str]:
+    # Most lines of a page are made here.
+    start = f"{name}_bucket{{{labels}," if labels else f"{name}_bucket{{"
+    counts = list(accumulate(value.counts))
+    buckets = [f"{start}{bound} {count}" for bound, count in zip(_bounds(tuple(value.bounds)), counts, strict=True)]
+    return [*buckets, *_totals(name, labels, counts[-1], value.sum)]
 
 
-def _totals(name: str, labels: str, count: int, total: float) -> Iterator[str]:
-    yield _line(f"{name}_sum", labels, total)
-    yield _line(f"{name}_count", labels, count)
+@lru_cache
+def _bounds(bounds: tuple[float, ...]) -> list[str]:
+    """The ends of the lines' names."""
+    return [f'le="{bound}"}}' for bound in [*map(_number, bounds), "+Inf"]]
 
 
-def _line(name: str, labels: str, value: float) -> str:
-    return f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
+def _summary(name: str, labels: str, value: Summary) -> list[str]:
+    start = f"{name}{{{labels}," if labels else f"{name}{{"
+    quantiles = [f'{start}quantile="{_number(at)}"}} {_number(found)}' for at, found in value.quantiles.items()]
+    return [*quantiles, *_totals(name, labels, value.count, value.sum)]
 
 
-def _joined(labels: str, more: str) -> str:
-    return f"{labels},{more}" if labels else more
+def _totals(name: str, labels: str, count: int, total: float) -> tuple[str, str]:
+    braced = _braced(labels)
+    return f"{name}_sum{braced} {_number(total)}", f"{name}_count{braced} {count}"
+
+
+def _braced(labels: str) -> str:
+    return f"{{{labels}}}" if labels else ""
 
 
 def _number(value: float) -> str:
-    if value != value:
-        return "NaN"
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
-        return str(int(value))
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "NaN"
+        if value.is_integer() and abs(value) < 1 << 53:
+            return str(int(value))
     return str(value)
 
 
