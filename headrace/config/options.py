@@ -122,7 +122,12 @@ class ServerOptions:
     id: str = _option("headrace", "The server's name in its metadata.")
 
     def __post_init__(self) -> None:
-        _ = self.backends, self.latencies, self.restricted_http, self.restricted_grpc  # what is wrong with them shows here
+        _ = (
+            self.backends,
+            self.latencies,
+            self.restricted_http,
+            self.restricted_grpc,
+        )  # what is wrong with them shows here
         if self.load_model and self.model_control_mode != "explicit":
             raise ConfigError("--load-model needs --model-control-mode=explicit")
         if self.model_control_mode == "explicit" and not self.load_model:
