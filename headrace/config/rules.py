@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.config.model import ModelSignature, data_type_name
 
 _MAX_INSTANCES = 1024
+_TAG = re.compile(r"[a-zA-Z0-9_]*")
 _IMAGE_RANK = 3
 _OWN_OF_TENSORRT = {"is_shape_tensor": "shape tensors", "is_non_linear_format_io": "vectorised formats"}
 
@@ -146,6 +148,9 @@ def _group_problems(group: Any, backend: str, gpus: Sequence[str]) -> Iterator[s
 
 
 def _metric_problems(config: Any) -> Iterator[str]:
+    for tag in sorted(config.metric_tags):
+        if not _TAG.fullmatch(tag):
+            yield f"metric_tags: '{tag}' cannot be a label, which has ASCII letters, digits and '_' only"
     for control in config.model_metrics.metric_control:
         family = control.metric_identifier.family
         if not family:

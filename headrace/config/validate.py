@@ -111,7 +111,7 @@ def _hints(config: Any) -> Iterator[str]:
             yield f"optimization.{field.name}"
     if config.HasField("model_metrics"):
         yield "model_metrics"
-    for field in ("model_warmup", "metric_tags", "cc_model_filenames", "runtime"):
+    for field in ("model_warmup", "cc_model_filenames", "runtime"):
         if getattr(config, field):
             yield field
     read = READ_PARAMETERS.get(config.backend, ())

@@ -28,6 +28,7 @@ class MetricsPage:
         self._device_regions = device_regions
         self._gauges = gauges
         self._latencies = latencies
+        self._tags: dict[tuple[str, ...], dict[str, str]] = {}
 
     def __call__(self) -> bytes:
         """The page in Prometheus' text format."""
@@ -42,9 +43,18 @@ class MetricsPage:
             connections=wire.connections(),
             in_flight=wire.in_flight(),
             refusals=wire.refusals(),
+            tags=self._known_tags(),
             quantiles=quantiles,
         )
         return metrics_page(snapshot, self._latencies)
+
+    def _known_tags(self) -> dict[tuple[str, ...], dict[str, str]]:
+        """Those of versions that are loaded, and the last ones of those that were."""
+        for served in self._lifecycle.versions():
+            if served.spec is not None:
+                tags = {f"_{key}": served.spec.message.metric_tags[key] for key in served.spec.message.metric_tags}
+                self._tags[served.name, str(served.version)] = tags
+        return self._tags
 
     def _region_sums(self) -> list[RegionSums]:
         host = [RegionSums("system", row.unpinned, row.byte_size) for row in self._regions.status("")]

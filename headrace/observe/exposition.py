@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -44,12 +44,29 @@ Sample = tuple[tuple[str, ...], Value]
 """The labels' values, and the sample's."""
 
 
-def expose(name: str, kind: Type, text: str, labels: Sequence[str], samples: Iterable[Sample]) -> Iterator[str]:
-    """The lines of one family."""
+def expose(
+    name: str,
+    kind: Type,
+    text: str,
+    labels: Sequence[str],
+    samples: Iterable[Sample],
+    more: Callable[[tuple[str, ...]], Mapping[str, str]] = lambda _: {},
+) -> Iterator[str]:
+    """The lines of one family.
+
+    Args:
+        name: as it is on the page.
+        kind: what its values are.
+        text: what it is, for people.
+        labels: names of the labels that all samples have.
+        samples: one for each combination of values of these.
+        more: further labels of the sample that has these values.
+    """
     yield f"# HELP {name} {text}"
     yield f"# TYPE {name} {kind}"
     for values, value in samples:
-        known = ",".join([f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True)])
+        pairs = [*zip(labels, values, strict=True), *more(values).items()]
+        known = ",".join([f'{label}="{_escaped(value)}"' for label, value in pairs])
         if isinstance(value, Histogram):
             yield from _histogram(name, known, value)
         elif isinstance(value, Summary):

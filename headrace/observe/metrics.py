@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headrace.core.latencies import Latencies
@@ -66,6 +66,8 @@ class Snapshot:
     """Requests and bytes that hold permits."""
     refusals: Sequence[tuple[str, str, int]] = ()
     """Door, kind of error, count."""
+    tags: Mapping[tuple[str, ...], Mapping[str, str]] = field(default_factory=dict)
+    """Further labels by model and version, as `metric_tags` of its config says."""
     quantiles: Sequence[float] = ()
     """That the sums have of the last minute."""
 
@@ -86,8 +88,11 @@ class Family:
     def lines(self, snapshot: Snapshot) -> Iterator[str]:
         """Its part of the page."""
         samples = list(self.cut(snapshot))
+        tags = snapshot.tags if self.labels[:2] == _MODEL else {}
         if samples or self.empty:
-            yield from expose(self.name, self.kind, self.text, self.labels, samples)
+            yield from expose(
+                self.name, self.kind, self.text, self.labels, samples, lambda values: tags.get(values[:2], {})
+            )
 
 
 def metrics_page(snapshot: Snapshot, latencies: Latencies) -> bytes:

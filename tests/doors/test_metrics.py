@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import math
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -26,6 +27,7 @@ SUMMARIES = [
     "--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01",
     "--metrics-config=counter_latencies=false",
 ]
+TAGS = r'metric_tags { key: "team" value: "v\"i\\s" } metric_tags { key: "model" value: "2" }'
 NOT_IN_24_10 = {"nv_model_load_duration_secs"}
 
 
@@ -33,11 +35,13 @@ def own_models(repository) -> None:
     for name in ("echo", "cancel", "fours"):
         models.identity(repository, name, "FP32", [-1], extra="" if name == "echo" else FOURS)
     models.gather(repository, "look_up", LOOK_UP)
+    models.identity(repository, "tagged", "FP32", [-1], extra=TAGS)
 
 
 def oracle_models(repository) -> None:
     for name in ("echo", "cancel", "fours"):
         models.oracle_identity(repository, name, "FP32", [-1], extra="" if name == "echo" else FOURS)
+    models.oracle_identity(repository, "tagged", "FP32", [-1], extra=TAGS)
     models.oracle_python(repository, "look_up", LOOK_UP, '{"OUTPUT0": np.arange(4, dtype="f")[take("INPUT0")]}')
 
 
@@ -170,6 +174,14 @@ def test_pending_and_cancelled_requests(client, server: RunningServer) -> None:
     assert failures(server, "cancel") == {"CANCELED": 1}
 
 
+def test_tags_of_a_config_are_labels_of_its_model(client, server: RunningServer) -> None:
+    ask(client, "tagged", np.ones((1, 3)))[0].result(60)
+    booked(client, "tagged", 1)
+    tags = {"_team": 'v"i\\s', "_model": "2"}
+    assert read_metric(server, "nv_inference_count", model="tagged", **tags) == 1
+    assert read_metric(server, "nv_inference_count", model="echo", **tags) == 0
+
+
 def test_figures_of_the_machine(server: RunningServer) -> None:
     while read_metric(server, "nv_cpu_memory_total_bytes") == 0:  # Triton has none for a moment
         pass
@@ -230,7 +242,22 @@ def test_the_page_has_every_family_once_and_no_sample_twice(headrace: RunningSer
     samples = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]
     assert len(samples) == len(set(samples))
     for name, family in families(headrace).items():
-        assert labels(family) - {"le", "quantile"} <= set(next(row for row in FAMILIES if row.name == name).labels)
+        assert labels(family) - {"le", "quantile", "_team", "_model"} <= set(
+            next(row for row in FAMILIES if row.name == name).labels
+        )
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/metrics/", 200), ("/metrics?a=b", 200), ("/", 404)])
+def test_paths_of_the_page(server: RunningServer, path: str, status: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    assert response.status == (200 if server.is_oracle else status)  # Triton answers other paths with nothing
+    assert (b"# TYPE nv_inference_count counter" in body) == (status == 200)
+    if status == 200:
+        assert response.getheader("Content-Type") == "text/plain; charset=utf-8"
 
 
 def test_each_stage_has_each_request_once(headrace: RunningServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
@@ -218,6 +219,15 @@ def test_models_and_versions_that_are_not_there(client, model: str, version: str
     with pytest.raises(InferenceServerException, match=words) as raised:
         client.get_inference_statistics(model, version)
     assert raised.value.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("version", ["x", "1x", "-1"])
+def test_versions_that_are_no_numbers_over_http(server: RunningServer, version: str) -> None:
+    """Triton does not know the path."""
+    with pytest.raises(urllib.error.HTTPError) as raised:
+        urllib.request.urlopen(f"http://{server.http}/v2/models/echo/versions/{version}/stats", timeout=30)
+    assert raised.value.code == (404 if server.is_oracle else 400)
+    raised.value.close()
 
 
 def test_json_has_the_members_and_numbers_of_the_message(client, server: RunningServer) -> None:

@@ -25,12 +25,12 @@ def findings(*arguments: object) -> tuple[int, dict[str, dict]]:
 
 def test_a_good_repository(tmp_path) -> None:
     models.add_one(tmp_path, "bare")
-    models.identity(tmp_path, "echo", "FP32", [4], extra='metric_tags { key: "a" value: "b" }')
+    models.identity(tmp_path, "echo", "FP32", [4], extra='runtime: "r"')
     code, found = findings(tmp_path)
     assert code == 0
     assert found["bare"]["problems"] == found["bare"]["remarks"] == []
     assert {"max_batch_size", "input", "output", "dynamic_batching", "backend"} <= set(found["bare"]["completed"])
-    assert found["echo"]["remarks"] == ["metric_tags is accepted and has no effect here"]
+    assert found["echo"]["remarks"] == ["runtime is accepted and has no effect here"]
     assert (found["echo"]["version"], "max_batch_size" in found["echo"]["completed"]) == (1, False)
 
 

@@ -46,6 +46,7 @@ def check(text: str) -> list[str]:
         (f"instance_group [{{ kind: KIND_CPU }}, {{ kind: KIND_MODEL }}] {IO}", "all be of the same kind"),
         (f"instance_group {{ kind: KIND_CPU gpus: [0] }} {IO}", "KIND_CPU has no gpus"),
         (f"instance_group {{ kind: KIND_MODEL gpus: [1] }} {IO}", "KIND_MODEL has no gpus, got [1]"),
+        (IO + 'metric_tags { key: "a b" value: "c" }', "metric_tags: 'a b' cannot be a label"),
         (f'instance_group {{ profile: "0" }} {IO}', "profile is for TensorRT"),
         (IO + 'input { name: "z" data_type: TYPE_FP32 }', "input 'z' must have dims"),
         (IO + 'output { name: "z" data_type: TYPE_FP32 }', "output 'z' must have dims"),
@@ -146,12 +147,12 @@ def test_what_is_not_served_yet(text: str, field: str) -> None:
 
 def test_hints_are_listed() -> None:
     hints = check(
-        f"""optimization {{ priority: PRIORITY_MAX }} metric_tags {{ key: "a" value: "b" }}
+        f"""optimization {{ priority: PRIORITY_MAX }} runtime: "r"
         parameters {{ key: "intra_op_thread_count" value {{ string_value: "4" }} }}
         instance_group {{ host_policy: "numa" rate_limiter {{}} }} cc_model_filenames {{ key: "9.0" value: "a" }}
         {warm_up("x", "data_type: TYPE_FP32 dims: 4 zero_data: true")}"""
     )
-    words = ["optimization", "model_warmup", "metric_tags", "parameters", "host_policy", "rate_limiter", "cc_model"]
+    words = ["optimization", "model_warmup", "runtime", "parameters", "host_policy", "rate_limiter", "cc_model"]
     assert [word for word in words if not any(word in hint for hint in hints)] == []
     assert check(IO) == []
 
