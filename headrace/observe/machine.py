@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,11 +134,15 @@ def find_gpus() -> tuple[GpuGauge | None, str]:
 class Gauges:
     """Reads all figures, at most once in `interval` seconds. For one thread.
 
+    A driver whose GPU fails may keep its callers waiting for long: it is asked by a thread of its own, and those who
+    ask here get the figures before meanwhile.
+
     Args:
         interval: seconds.
         cpu: `None`: CPUs and memory are not told.
         gpus: `None`: GPUs are not told.
         clock: seconds.
+        patience: seconds that new figures are waited for.
     """
 
     def __init__(
@@ -146,7 +151,10 @@ class Gauges:
         cpu: CpuGauge | None,
         gpus: GpuGauge | None,
         clock: Callable[[], float] = time.monotonic,
+        patience: float = 0.5,
     ) -> None:
+        self._patience = patience
+        self._reader: threading.Thread | None = None
         self._interval = interval
         self._cpu = cpu
         self._gpus = gpus
@@ -156,9 +164,15 @@ class Gauges:
 
     def read(self) -> Machine:
         """The figures; those of the last reading when the interval is not over."""
-        now = self._clock()
-        if now - self._read_at >= self._interval:
+        now, reading = self._clock(), self._reader is not None and self._reader.is_alive()
+        if now - self._read_at >= self._interval and not reading:
             self._read_at = now
-            cpu = self._cpu.read() if self._cpu is not None else (None, None, None)
-            self._last = Machine(*cpu, self._gpus.read() if self._gpus is not None else ())
+            self._reader = threading.Thread(target=self._take, name="gauges", daemon=True)
+            self._reader.start()
+        if self._reader is not None:
+            self._reader.join(self._patience)
         return self._last
+
+    def _take(self) -> None:
+        cpu = self._cpu.read() if self._cpu is not None else (None, None, None)
+        self._last = Machine(*cpu, self._gpus.read() if self._gpus is not None else ())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from headrace.observe.machine import CpuGauge, Gauges, GpuGauge
+from headrace.observe.machine import CpuGauge, Gauges, Gpu, GpuGauge
 
 GUEST = "0 0"
 
@@ -87,6 +88,31 @@ def test_figures_are_not_taken_again_within_the_interval(tmp_path: Path) -> None
     assert gauges.read() is first
     now[0] = 2.0
     assert gauges.read().cpu_utilization == pytest.approx(0.5)
+
+
+def test_a_driver_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
+    hangs = threading.Event()
+    hangs.set()
+
+    class Slow(GpuGauge):
+        def read(self) -> list[Gpu]:
+            hangs.wait()
+            return super().read()
+
+    kernel_tells(tmp_path, user=0, idle=100)
+    now = [0.0]
+    gauges = Gauges(2.0, CpuGauge(tmp_path), Slow(Driver()), lambda: now[0], patience=0.01)
+    while not gauges.read().gpus:
+        pass
+    hangs.clear()
+    now[0] = 10.0
+    before = gauges.read()
+    now[0] = 20.0
+    assert gauges.read() is before
+    hangs.set()
+    while gauges.read() is before:
+        pass
+    assert len(gauges.read().gpus) == 2
 
 
 def test_what_is_not_wanted_is_not_told() -> None:
