@@ -159,7 +159,12 @@ impl Wire {
             Door::Grpc => (&self.restricted_grpc, "protocol"),
             Door::Http | Door::Metrics => (&self.restricted_http, "API"),
         };
-        restricted.get().map_or(Ok(()), |restricted| restricted.check(verb, headers, what))
+        let checked = restricted.get().map_or(Ok(()), |restricted| restricted.check(verb, headers, what));
+        checked.inspect_err(|error| {
+            if verb == "ModelInfer" {
+                self.refusals.count(door, error.kind);
+            }
+        })
     }
 
     pub(crate) fn connections(&self) -> u64 {

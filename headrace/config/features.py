@@ -29,6 +29,8 @@ SAME: Sequence[Feature] = (
     Feature("gzip and deflate of requests and replies", "tests/doors/test_compression.py"),
     Feature("Status and key words of errors", "tests/doors/test_errors.py"),
     Feature("The health service of gRPC", "tests/doors/test_health.py"),
+    Feature("Restricted APIs, over HTTP and gRPC", "tests/doors/test_restricted.py"),
+    Feature("TLS of the gRPC door, with certificates of clients, too", "tests/doors/test_tls.py"),
     Feature("System shared memory: register, status, unregister, offsets", "tests/doors/test_regions.py"),
     Feature("CUDA shared memory by handle", "tests/doors/test_devices.py::test_cuda_regions_by_handle"),
     Feature("What is loaded and what is filled in of a config", "tests/doors/test_configs.py"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import math
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import wait
 
@@ -303,6 +305,16 @@ def test_refused_requests_by_door_and_kind(headrace: RunningServer) -> None:
     assert post_json(headrace, "nope", {"inputs": [tensor("FP32", [1, 1], [0])]}).status == 404
     assert post(headrace, "echo", b"{").status == 400
     assert [refused(*row) for row in rows] == [count + 1 for count in before]
+
+
+def test_a_request_without_its_secret_is_a_refused_one(start, tmp_path) -> None:
+    models.identity(tmp_path, "echo", "FP32", [-1])
+    server = start(tmp_path, "--http-restricted-api=inference,statistics:secret=x")
+    assert post(server, "echo", b"{}").status == 403
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"http://{server.http}/v2/models/stats", timeout=30)
+    assert read_metric(server, "headrace_refused_requests_total", door="http", kind="RESTRICTED") == 1
+    assert read_metric(server, "headrace_refused_requests_total") == 1
 
 
 def test_what_is_held_now(headrace: RunningServer) -> None:
