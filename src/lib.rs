@@ -49,8 +49,8 @@ mod _wire {
     use crate::{
         error::{WireError, error_table},
         handoff::{Batch, Buffer, Intake, Statistics, pack_strings, unpack_strings},
-        process::Process,
         histogram::histogram_bounds,
+        process::Process,
         python::{Call, Wire, descriptors, now},
     };
 }

@@ -14,7 +14,7 @@ def test_a_package_is_refused_by_name(tmp_path) -> None:
     path = tmp_path / "model.pt2"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("model/data/aotinductor/model/wrapper.so", b"")
-    with pytest.raises(ConfigError, match="a package that AOTInductor compiled, which is not served yet"):
+    with pytest.raises(ConfigError, match="a package that AOTInductor compiled, which is not served"):
         open_program(None, path, "cpu", Layout(half=False, channels_last=False))
 
 
