@@ -43,7 +43,7 @@ def _table(outcomes: list[Outcome]) -> Table:
         scenario = outcome.scenario
         table.add_row(
             scenario.model.name,
-            scenario.mode,
+            scenario.mode + (", blocking engine" if scenario.blocking else ""),
             str(scenario.devices),
             f"{outcome.per_second:,.0f}",
             f"{outcome.bound:,.0f}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from benchmarks.simulate.clock import VirtualHandOver, VirtualTime
 from benchmarks.simulate.traffic import HOST, Counts, Request, VirtualIntake
-from headrace.backend.simulated import SimulatedInstance
+from headrace.backend.simulated import SimulatedBlockingInstance, SimulatedInstance
 from headrace.config.model import DynamicBatching, ModelSpec
 from headrace.core.dtype import from_config_name
 from headrace.core.tensor import TensorSpec
@@ -64,6 +64,8 @@ class Scenario:
     devices: int
     instances: int = 2
     """On each device."""
+    blocking: bool = False
+    """Whoever starts a computation waits for its end, as with ONNX Runtime."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def scenarios(counts: Sequence[int]) -> list[Scenario]:
         for devices in counts:
             modes = ["system", "cuda", "mixed", *(["cuda on GPU 0", "loss"] if devices > 1 else [])]
             rows += [Scenario(model, mode, devices) for mode in modes]
+            rows.append(Scenario(model, "system", devices, blocking=True))
     return rows
 
 
@@ -110,7 +113,7 @@ def simulate(scenario: Scenario) -> Outcome:
     """Runs it."""
     start = WARM_UP_BATCHES * scenario.model.batch_ns
     end = start + BATCHES * scenario.model.batch_ns
-    time = VirtualTime(threads=2 * scenario.devices * scenario.instances)
+    time = VirtualTime(threads=(2 + scenario.blocking) * scenario.devices * scenario.instances)
     rates = Rates()
     devices = [SimulatedDevice(at, rates, time.now, time.sleep_until) for at in range(scenario.devices)]
     if scenario.mode == "loss":
@@ -157,6 +160,7 @@ def _loops(
 ) -> list[FeedLoop]:
     spec = _spec(scenario.model)
     policy, pinning = batch_policy(spec), Pinning(devices, Log())
+    instance = SimulatedBlockingInstance if scenario.blocking else SimulatedInstance
     loops = []
     for device in devices:
         bookings = Bookings()
@@ -165,7 +169,7 @@ def _loops(
             pipeline = DevicePipeline(
                 name,
                 device,
-                SimulatedInstance(spec, device),
+                instance(spec, device),
                 spec,
                 pinning,
                 bookings,

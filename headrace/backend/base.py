@@ -7,6 +7,7 @@ starts and says what is missing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +97,37 @@ class DeviceInstance(Protocol):
         Raises:
             Exception: anything; the requests of the batch fail with its text.
         """
+
+    def close(self) -> None:
+        """Frees the device memory that it holds; all its batches are done and none comes any more."""
+
+
+class BlockingInstance(ABC):
+    """A `DeviceInstance` whose computation may hold the thread that asks for it until the device is done.
+
+    The pipeline gives it a run thread, on which `prepare` and `Bound.run` are called and nothing else, so that the next
+    batch is copied in meanwhile. `bind` is called on the feeding thread and must not wait for the device.
+    """
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Loads and warms up, before anything is served.
+
+        Raises:
+            Exception: anything; the model does not load, with its text.
+        """
+
+    @abstractmethod
+    def bind(self, slot: int, shapes: Sequence[Shape]) -> Bound:
+        """As of `DeviceInstance`."""
+
+    @abstractmethod
+    def fallbacks(self) -> Sequence[str]:
+        """Names of the slower ways that the last run had to take, for the counter."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """As of `DeviceInstance`."""
 
 
 class Model(Protocol):

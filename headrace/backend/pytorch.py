@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 from headrace.backend.base import DeviceInstance, Inputs, ModelFile, Produced
 from headrace.backend.torch_graphs import TorchDeviceInstance, WarmShapes, batch_sizes
@@ -91,7 +92,9 @@ class TorchModel:
         self._path = file.path
         self._torch = torch
         torch.jit.set_fusion_strategy([("STATIC", _SPECIALISED_SHAPES)])
-        self._on_device: dict[int, tuple[Call, WarmShapes]] = {}
+        self._on_device: WeakValueDictionary[int, Call] = WeakValueDictionary()
+        """Programs by device; its instances keep one alive, so that the last to close frees it."""
+        self._warm: dict[int, WarmShapes] = {}
 
     def start_instance(self, spec: ModelSpec, threads: int) -> TorchInstance:
         """On the CPU."""
@@ -101,9 +104,11 @@ class TorchModel:
 
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
         """On a GPU."""
-        if device.index not in self._on_device:
-            self._on_device[device.index] = self._open(f"cuda:{device.index}", spec), set()
-        call, warm = self._on_device[device.index]
+        call = self._on_device.get(device.index)
+        if call is None:
+            call = self._open(f"cuda:{device.index}", spec)
+            self._on_device[device.index], self._warm[device.index] = call, set()
+        warm = self._warm[device.index]
         graphs = _switch(spec, "cuda_graphs", default=True)
         if not graphs and not call.program.is_compiled:
             raise ConfigError(f"{self._path}: an exported program on a GPU needs 'cuda_graphs'")

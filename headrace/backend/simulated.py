@@ -1,17 +1,18 @@
 """A model that only takes time, on a device that only takes time (`headrace serve --simulate-gpus N`).
 
 Parameters in config.pbtxt: `batch_us` (a batch of any size takes so many microseconds), `row_us` (and so many for each
-row), `lost_gpu` and `lost_after` (this GPU fails for good after so many batches of an instance, 0 by default). Its
-outputs are whatever memory holds: it shows schedules, not results.
+row), `blocking` ("1": whoever starts the computation waits for its end, as with ONNX Runtime), `lost_gpu` and
+`lost_after` (this GPU fails for good after so many batches of an instance, 0 by default). Its outputs are whatever
+memory holds: it shows schedules, not results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.backend.base import DeviceInstance, Instance, ModelFile
+from headrace.backend.base import BlockingInstance, DeviceInstance, Instance, ModelFile
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef
@@ -34,7 +35,8 @@ class SimulatedModel:
         """On a simulated device."""
         if not isinstance(device, SimulatedDevice):
             raise ConfigError(f"backend 'simulated' of '{spec.name}' needs a simulated GPU, not {device.name}")
-        return SimulatedInstance(spec, device)
+        blocks = spec.parameters.get("blocking") == "1"
+        return SimulatedBlockingInstance(spec, device) if blocks else SimulatedInstance(spec, device)
 
 
 class SimulatedInstance:
@@ -73,6 +75,29 @@ class SimulatedInstance:
         fixed = tuple(max(1, dim) for dim in dims)
         return (rows, *fixed) if self._spec.max_batch_size > 0 else fixed
 
+    def close(self) -> None:
+        """Frees the slots' memory."""
+        for addresses in self._memory.values():
+            for address in (*addresses[0], *addresses[1]):
+                self._device.free(address)
+        self._memory.clear()
+        self._device.close(self._stream)
+
+
+class SimulatedBlockingInstance(SimulatedInstance, BlockingInstance):
+    """The same, whose computation holds its thread."""
+
+    def prepare(self) -> None:
+        """Nothing to do."""
+
+    def bind(self, slot: int, shapes: Sequence[Shape]) -> SimulatedBound:
+        """As of the other."""
+        return replace(super().bind(slot, shapes), blocks=True)
+
+    def fallbacks(self) -> Sequence[str]:
+        """None."""
+        return ()
+
 
 @dataclass(frozen=True)
 class SimulatedBound:
@@ -83,10 +108,13 @@ class SimulatedBound:
     inputs: Sequence[int]
     outputs: Sequence[TensorRef]
     duration_ns: int
+    blocks: bool = False
 
     def run(self) -> Sequence[Any]:
         """Takes its time."""
         self.device.compute(self.stream, self.duration_ns)
+        if self.blocks:
+            self.device.drain(self.stream)
         return self.outputs
 
 

@@ -145,6 +145,13 @@ class TorchDeviceInstance:
             graph.replay()
         return outputs
 
+    def close(self) -> None:
+        """Lets go of graphs, buffers and the program; PyTorch gives the device what nothing uses any more."""
+        self._stream.synchronize()
+        self._slots.clear()
+        del self._call
+        self._torch.cuda.empty_cache()
+
     @property
     def stream(self) -> int:
         """The `cudaStream_t`."""

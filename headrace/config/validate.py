@@ -17,7 +17,7 @@ from headrace.core.errors import ConfigError
 READ_PARAMETERS = {
     "onnxruntime": onnx_settings.KEYS,
     "pytorch": ("fp16", "channels_last", "cuda_graphs", "cuda_graph_batch_sizes", "compile"),
-    "simulated": ("batch_us", "row_us", "lost_gpu", "lost_after"),
+    "simulated": ("batch_us", "row_us", "blocking", "lost_gpu", "lost_after"),
 }
 """Parameters that backends read."""
 STRING_BACKENDS = ("identity", "onnxruntime")

@@ -45,9 +45,15 @@ class CudaDevice:
         self._any_order = [attributes]
 
     def attach(self) -> None:
-        """Makes the device the current one of the calling thread."""
+        """Makes the device the current one of the calling thread.
+
+        From then on the thread may allocate while an engine captures a graph on another: ONNX Runtime captures in the
+        mode that forbids it to all threads that did not say so.
+        """
         if not getattr(self._attached, "done", False):
             self._call(self._runtime.cudaSetDevice, self.index)
+            mode = self._runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+            self._call(self._runtime.cudaThreadExchangeStreamCaptureMode, mode)
             self._attached.done = True
 
     def stream(self) -> Any:
@@ -112,6 +118,26 @@ class CudaDevice:
         """`cudaHostUnregister`."""
         self.attach()
         self._call(self._runtime.cudaHostUnregister, address)
+
+    def allocate(self, nbytes: int) -> int:
+        """`cudaMalloc` and `cudaMemset`."""
+        self.attach()
+        address = int(self._call(self._runtime.cudaMalloc, max(1, nbytes)))
+        self._call(self._runtime.cudaMemset, address, 0, nbytes)
+        self._call(self._runtime.cudaStreamSynchronize, 0)  # our streams do not wait for the default one
+        return address
+
+    def free(self, address: int) -> None:
+        """`cudaFree`."""
+        self.attach()
+        self._call(self._runtime.cudaFree, address)
+
+    def close(self, *things: Any) -> None:
+        """`cudaStreamDestroy`, `cudaEventDestroy`."""
+        self.attach()
+        for thing in things:
+            is_stream = isinstance(thing, self._runtime.cudaStream_t)
+            self._call(self._runtime.cudaStreamDestroy if is_stream else self._runtime.cudaEventDestroy, thing)
 
     def open_handle(self, handle: bytes, nbytes: int) -> int:
         """`cudaIpcOpenMemHandle`, checked against the allocation behind it."""

@@ -64,6 +64,17 @@ class Device(Protocol):
     def unlock(self, address: int) -> None:
         """Undoes `lock` of this very address."""
 
+    def allocate(self, nbytes: int) -> int:
+        """Address of new memory of the device, at least 256-byte aligned and all zeros: no engine warms up on what lay
+        there before. Raises `DeviceError`.
+        """
+
+    def free(self, address: int) -> None:
+        """Undoes `allocate`; nothing uses the memory any more. Raises `DeviceError`."""
+
+    def close(self, *things: Any) -> None:
+        """Gives streams and events back; nothing is on them any more. Raises `DeviceError`."""
+
     def open_handle(self, handle: bytes, nbytes: int) -> int:
         """Address of the memory that another process shared by this handle.
 

@@ -36,7 +36,7 @@ class Pinning:
             with self.quiet:
                 self._lock(self._device, address, nbytes)
         except DeviceError as error:
-            self._tell_once(f"regions are not page-locked and go through staging, '{name}' is the first: {error}")
+            self.tell_once(f"regions are not page-locked and go through staging, '{name}' is the first: {error}")
             wire.set_pinned(name, str(error))
         else:
             self._log.detail(f"region '{name}' of {nbytes} bytes is page-locked")
@@ -64,7 +64,7 @@ class Pinning:
                 with self.quiet:
                     self._device.lock(buffer.address, buffer.capacity)
             except DeviceError as error:
-                self._tell_once(f"staging memory is not page-locked: {error}")
+                self.tell_once(f"staging memory is not page-locked: {error}")
             else:
                 buffer.mark_pinned()
         return buffer
@@ -80,10 +80,11 @@ class Pinning:
                         for start, _ in pieces(address, nbytes):
                             self._device.unlock(start)
             except DeviceError as error:
-                self._tell_once(f"memory could not be let go of: {error}")
+                self.tell_once(f"memory could not be let go of: {error}")
             Wire.bury(address)
 
-    def _tell_once(self, text: str) -> None:
+    def tell_once(self, text: str) -> None:
+        """Logs a fall-back of a device, each text once."""
         if text not in self._told:
             self._told.add(text)
             self._log.event(text)

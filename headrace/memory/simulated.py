@@ -56,13 +56,20 @@ class SimulatedDevice:
     lost_at: int | None = None
     """When it fails for good, ns."""
     _engines_free_at: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0, "compute": 0})
-    _allocated: int = 0
+    _reserved: int = 0
+    """Bytes of addresses that were ever given out."""
+    _blocks: dict[int, int] = field(default_factory=dict)
+    """Sizes of what is allocated, by address."""
+    _freed: dict[int, list[int]] = field(default_factory=dict)
+    """Addresses that may be given out again, by size."""
+    _open: int = 0
 
     def attach(self) -> None:
         """Nothing to do."""
 
     def stream(self) -> SimulatedStream:
         """A stream that is idle."""
+        self._open += 1
         return SimulatedStream()
 
     def handle(self, stream: SimulatedStream) -> int:
@@ -71,7 +78,12 @@ class SimulatedDevice:
 
     def event(self) -> SimulatedEvent:
         """An event that has happened."""
+        self._open += 1
         return SimulatedEvent()
+
+    def close(self, *things: object) -> None:
+        """Counts them."""
+        self._open -= len(things)
 
     def record(self, event: SimulatedEvent, stream: SimulatedStream) -> None:
         """It happens when the stream is done, or now."""
@@ -129,9 +141,22 @@ class SimulatedDevice:
 
     def allocate(self, nbytes: int) -> int:
         """An address that is nobody else's."""
-        address = _ADDRESSES + self.index * _ADDRESSES_EACH + self._allocated
-        self._allocated += nbytes
+        freed = self._freed.get(nbytes)
+        address = freed.pop() if freed else _ADDRESSES + self.index * _ADDRESSES_EACH + self._reserved
+        self._reserved = max(self._reserved, address + nbytes - _ADDRESSES - self.index * _ADDRESSES_EACH)
+        self._blocks[address] = nbytes
         return address
+
+    def free(self, address: int) -> None:
+        """Its addresses are given out again. Raises `DeviceError` for what is not allocated."""
+        nbytes = self._blocks.pop(address, None)
+        if nbytes is None:
+            raise DeviceError(f"GPU {self.index}: {address:#x} is not allocated")
+        self._freed.setdefault(nbytes, []).append(address)
+
+    def used(self) -> tuple[int, int]:
+        """Bytes that are allocated, and streams and events that are open."""
+        return sum(self._blocks.values()), self._open
 
     def owns(self, address: int) -> bool:
         """Whether the address is of this device."""
@@ -149,4 +174,5 @@ class SimulatedDevice:
         return self.allocate(nbytes)
 
     def close_handle(self, address: int) -> None:
-        """Nothing to undo."""
+        """As if it were allocated here."""
+        self.free(address)

@@ -43,6 +43,10 @@ class InstanceLoop:
         """False when the thread has ended."""
         return self._thread.is_alive()
 
+    def abandon(self) -> None:
+        """Ends what was made for a loop that is never started."""
+        self._finish()
+
     def join(self, timeout: float) -> bool:
         """Waits for the end of the thread; false when it still runs after `timeout` seconds."""
         self._thread.join(timeout)
@@ -132,6 +136,10 @@ class FeedLoop(InstanceLoop):
         self._device = device
         self._pipeline = pipeline
         self._on_lost = on_lost
+
+    def abandon(self) -> None:
+        """Ends what was made for a loop that is never started."""
+        self._pipeline.close()
 
     def join(self, timeout: float) -> bool:
         """Waits for the end of the thread and of the pipeline."""

@@ -114,11 +114,18 @@ class Lifecycle:
         intake = _intake(spec, version, on_device, text_only)
         bookings = {plan.device: Bookings() for plan in plans}
         living = _Living(len(plans), lambda why: self._on_last_lost(found.name, version, intake, why))
-        loops = tuple(self._loop(plan, model, spec, intake, bookings[plan.device], living) for plan in plans)
+        loops: list[InstanceLoop] = []
+        try:
+            for plan in plans:
+                loops.append(self._loop(plan, model, spec, intake, bookings[plan.device], living))
+        except BaseException:
+            for loop in loops:
+                loop.abandon()
+            raise
         for loop in loops:
             loop.start()
         self._wire.publish(intake)
-        return ServedVersion(found.name, version, State.READY, "", spec, intake, loops)
+        return ServedVersion(found.name, version, State.READY, "", spec, intake, tuple(loops))
 
     def _loop(
         self, plan: InstancePlan, model: Model, spec: ModelSpec, intake: Intake, bookings: Bookings, living: _Living

@@ -1,5 +1,8 @@
 """The pipeline of a device instance: three streams, two slots, and a thread that waits for their ends.
 
+An engine whose call blocks has a run thread beside: it asks for the computation and puts the copies out behind it,
+while the feeding thread already puts the next batch's copies in.
+
 While one slot computes, the other is filled, or its outputs leave. The host only puts work on streams; tensors in
 page-locked or device memory are never touched by the CPU. Stage times are those of the device's own events: *input* is
 the copy to the device, *infer* the computation, *output* the copy back, and every wait between them is *queue*.
@@ -14,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from headrace.backend.base import DeviceInstance
+from headrace.backend.base import BlockingInstance, Bound, DeviceInstance
 from headrace.config.model import ModelSpec
 from headrace.core.errors import Kind
 from headrace.core.tensor import HOST, Shape, TensorRef
@@ -37,6 +40,10 @@ class Slot:
     infer_end: Any
     output_end: Any
 
+    def events(self) -> tuple[Any, ...]:
+        """All of them."""
+        return self.input_start, self.input_end, self.infer_start, self.infer_end, self.output_end
+
 
 @dataclass
 class InFlight:
@@ -50,6 +57,7 @@ class InFlight:
     """Staging buffers of inputs, until the copy from them is done."""
     streams: list[Any] = field(default_factory=list)
     """Where something of it was put, so far."""
+    bound: Bound | None = None
     error: BaseException | None = None
     computing: bool = True
     """Counted as booked."""
@@ -92,13 +100,17 @@ class HandOver(Protocol):
 
 
 class DevicePipeline:
-    """Takes batches from the feeding thread and settles them on its own."""
+    """Takes batches from the feeding thread and settles them on its own.
+
+    Raises:
+        Exception: whatever a blocking engine raised when it was prepared.
+    """
 
     def __init__(
         self,
         name: str,
         device: Device,
-        instance: DeviceInstance,
+        instance: DeviceInstance | BlockingInstance,
         spec: ModelSpec,
         pinning: Pinning,
         bookings: Bookings,
@@ -115,13 +127,28 @@ class DevicePipeline:
         self._on_failure = on_failure
         self._in, self._out = device.stream(), device.stream()
         self._lost = ""
+        self._slots = [Slot(number, *(device.event() for _ in range(5))) for number in range(SLOTS)]
         self._free = hand_over()
-        for number in range(SLOTS):
-            self._free.put(Slot(number, *(device.event() for _ in range(5))))
-        self._flying = hand_over()
+        for slot in self._slots:
+            self._free.put(slot)
+        self._flying = self._bound = hand_over()
         self._bookings = bookings
+        self._blocking = instance if isinstance(instance, BlockingInstance) else None
+        if self._blocking is not None:
+            self._bound = hand_over()
+            self._start_run_thread(self._blocking)
         self._thread = threading.Thread(target=self._complete, name=f"{name} ends", daemon=True)
         self._thread.start()
+
+    def _start_run_thread(self, instance: BlockingInstance) -> None:
+        prepared: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=self._run_batches, args=(instance, prepared), name=f"{self._name} runs", daemon=True
+        ).start()
+        error = prepared.get()
+        if error is not None:
+            self._give_back()
+            raise error
 
     def free_slot(self) -> Slot:
         """Waits until there is a slot for another batch."""
@@ -148,7 +175,7 @@ class DevicePipeline:
 
     def close(self) -> None:
         """Ends the thread when all batches are settled; `join` waits for it."""
-        self._flying.put(None)
+        self._bound.put(None)
 
     def join(self, timeout: float) -> bool:
         """Waits for the end of the thread; false when it still runs after `timeout` seconds."""
@@ -156,25 +183,52 @@ class DevicePipeline:
         return not self._thread.is_alive()
 
     def start(self, slot: Slot, batch: Batch) -> None:
-        """Puts a batch that was booked on the streams. What fails costs this batch only."""
+        """Puts a batch that was booked on the streams, or its copies in when the engine blocks."""
         flight = InFlight(slot, batch)
+        self._try(self._enqueue_input, flight)
+        if self._blocking is None:
+            self._try(self._enqueue_rest, flight)
+        self._bound.put(flight)
+
+    def _run_batches(self, instance: BlockingInstance, prepared: queue.SimpleQueue[BaseException | None]) -> None:
         try:
             self._device.attach()
-            self._enqueue(flight)
+            instance.prepare()
+        except BaseException as error:  # noqa: BLE001 - an engine may raise anything; the model does not load
+            prepared.put(error)
+            return
+        prepared.put(None)
+        while (flight := self._bound.get()) is not None:
+            self._try(self._enqueue_rest, flight)
+            for name in instance.fallbacks():
+                flight.batch.fell_back(name, 0)
+            self._flying.put(flight)
+        self._flying.put(None)
+
+    def _try(self, step: Callable[[InFlight], None], flight: InFlight) -> None:
+        """What fails costs this batch only."""
+        if flight.error is not None:
+            return
+        try:
+            self._device.attach()
+            step(flight)
         except BaseException as error:  # noqa: BLE001 - an engine, a driver or the extension may raise anything
             flight.error = error
-        self._flying.put(flight)
 
-    def _enqueue(self, flight: InFlight) -> None:
+    def _enqueue_input(self, flight: InFlight) -> None:
         device, slot, batch = self._device, flight.slot, flight.batch
         shapes = [batch.shape(at) for at in range(self._input_count)]
         if batch.home not in (HOST, device.index):
             batch.fell_back("peer", 0)
-        bound = self._instance.bind(slot.number, shapes)
+        flight.bound = bound = self._instance.bind(slot.number, shapes)
         flight.streams = [self._in, bound.stream, self._out]
         device.record(slot.input_start, self._in)
         device.copy(self._in, self._copies_in(flight, bound.inputs))
         device.record(slot.input_end, self._in)
+
+    def _enqueue_rest(self, flight: InFlight) -> None:
+        device, slot, bound = self._device, flight.slot, flight.bound
+        assert bound is not None, "its inputs were put on a stream"
         device.wait(bound.stream, slot.input_end)
         device.record(slot.infer_start, bound.stream)
         outputs = bound.run()
@@ -222,6 +276,16 @@ class DevicePipeline:
         self._device.attach()
         while (flight := self._flying.get()) is not None:
             self._finish(flight)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Frees what the instance and the pipeline hold of the device."""
+        try:
+            self._device.attach()
+            self._instance.close()
+            self._device.close(self._in, self._out, *(event for slot in self._slots for event in slot.events()))
+        except Exception as error:  # noqa: BLE001 - an engine may raise anything; a lost device takes nothing back
+            self._pinning.tell_once(f"instance '{self._name}' could not give its memory back: {error}")
 
     def _finish(self, flight: InFlight) -> None:
         slot, batch, device = flight.slot, flight.batch, self._device

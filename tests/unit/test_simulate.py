@@ -10,7 +10,11 @@ SLOTS = 2 * 2
 """Of a device: two instances with two slots each."""
 
 
-@pytest.mark.parametrize("scenario", scenarios([1, 2]), ids=lambda row: f"{row.model.name} {row.mode} {row.devices}")
+def _name(row: Scenario) -> str:
+    return f"{row.model.name} {row.mode} {row.devices}{' blocking' if row.blocking else ''}"
+
+
+@pytest.mark.parametrize("scenario", scenarios([1, 2]), ids=_name)
 def test_every_traffic_comes_near_what_is_possible(scenario: Scenario) -> None:
     outcome = simulate(scenario)
     assert outcome.share >= 0.95
