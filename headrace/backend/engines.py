@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from headrace.backend import identity, onnxruntime, python, pytorch, simulated
 from headrace.backend.base import Load
 from headrace.core.errors import ConfigError
@@ -13,7 +16,13 @@ ENGINES: dict[str, Load] = {
     "pytorch": pytorch.load,
     "simulated": simulated.load,
 }
+_ON_GPUS: dict[str, Callable[[Any], bool]] = {"onnxruntime": onnxruntime.runs_on_gpus}
 LATER = ("tensorrt", "openvino")
+
+
+def runs_on_gpus(config: Any) -> bool:
+    """Whether KIND_AUTO of a `ModelConfig` may mean a GPU: not where the engine, or the model, is for CPUs only."""
+    return _ON_GPUS.get(config.backend, lambda _: True)(config)
 
 
 def find_engine(backend: str) -> Load:

@@ -1,5 +1,5 @@
 """ONNX Runtime on the CPU, through IOBinding: it reads and writes the addresses it is given and copies
-nothing.
+nothing. GPUs are in `onnx_cuda.py`.
 
 The shape of an output comes from the file, where its free dimensions have the names of input dimensions.
 Where they have not, ONNX Runtime allocates the output the first time; the shape is remembered for inputs of
@@ -15,17 +15,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.backend.base import DeviceInstance, Inputs, Instance, ModelFile, Produced
+from headrace.backend.onnx_cuda import PROVIDER as CUDA
+from headrace.backend.onnx_cuda import OnnxCudaInstance, check_provider
 from headrace.backend.onnx_feeds import FeedingInstance, must_feed
+from headrace.backend.onnx_shapes import apply_rule, binding_type, shape_rules
 from headrace.backend.shape_memory import ShapeMemory
 from headrace.config.backend_config import POOL, POOL_SIZES
 from headrace.config.model import ModelSignature, ModelSpec
+from headrace.config.onnx_cuda import needs_cpu, read_cuda_settings
 from headrace.config.onnx_settings import OnnxSettings, read_settings
-from headrace.core.dtype import BYTES, DTYPES, Dtype
+from headrace.core.dtype import BYTES, DTYPES
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef, TensorSpec
 from headrace.memory.device import Device
 from headrace.memory.pinning import Pinning
 
+CPU = "CPUExecutionProvider"
 _ELEMENT_TYPES = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -42,8 +47,6 @@ _ELEMENT_TYPES = {
     "tensor(double)": "FP64",
     "tensor(string)": "BYTES",
 }
-_BF16 = 16
-"""`onnx.TensorProto.BFLOAT16`: NumPy has no such type, so its ONNX number is bound."""
 
 
 class OnnxModel:
@@ -94,17 +97,29 @@ class OnnxModel:
         options.add_run_config_entry(*settings.shrink_entry)
         return options
 
-    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:  # noqa: ARG002
-        """Not yet."""
-        raise ConfigError(
-            f"backend 'onnxruntime' is not served on a GPU yet (instance_group KIND_GPU of '{spec.name}')"
-        )
+    def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
+        """A session on the device; what it computes on the CPU takes one thread."""
+        check_provider(self._runtime, spec)
+        _find_libraries(self._runtime)
+        self._spare = None  # the session that told the signature
+        settings = read_settings(spec.message)
 
-    def _open(self, settings: OnnxSettings, threads: int) -> Any:
+        def open_session(provider: Mapping[str, str]) -> Any:
+            session = self._open(settings, 1, [(CUDA, dict(provider)), CPU])
+            if CUDA not in session.get_providers():
+                raise ConfigError(
+                    f"{self._path}: ONNX Runtime's {CUDA} did not start, as its libraries of CUDA or cuDNN are not "
+                    "found: try python -c 'import onnxruntime; onnxruntime.preload_dlls()'"
+                )
+            return session
+
+        return OnnxCudaInstance(self._runtime, open_session, spec, device, pinning, read_cuda_settings(spec.message))
+
+    def _open(self, settings: OnnxSettings, threads: int, providers: Sequence[Any] = (CPU,)) -> Any:
         options = self._session_options(settings, threads)
         try:
             return self._runtime.InferenceSession(
-                str(self._path), options, providers=["CPUExecutionProvider"], enable_fallback=0
+                str(self._path), options, providers=list(providers), enable_fallback=0
             )
         except Exception as error:
             raise ConfigError(f"{self._path}: ONNX Runtime cannot load it: {error}") from error
@@ -139,17 +154,17 @@ class OnnxInstance:
         self._session = session
         self._run_options = run_options
         self._binding = session.io_binding()
-        self._inputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.inputs]
-        self._outputs = [(tensor.name, _binding_type(tensor.dtype)) for tensor in spec.outputs]
+        self._inputs = [(tensor.name, binding_type(tensor.dtype)) for tensor in spec.inputs]
+        self._outputs = [(tensor.name, binding_type(tensor.dtype)) for tensor in spec.outputs]
         self._specs = spec.outputs
-        self._rules = _shape_rules(session, spec)
+        self._rules = shape_rules(session, spec)
         self._memory = ShapeMemory()
 
     def output_shapes(self, inputs: Inputs) -> Sequence[Shape | None]:
         """As the file's dimension names say, or as inputs of these shapes gave them."""
         inputs = _all_given(inputs)
         shapes = _shapes(inputs)
-        return [self._memory.guess(shapes, at, _apply(rule, inputs)) for at, rule in enumerate(self._rules)]
+        return [self._memory.guess(shapes, at, apply_rule(rule, shapes)) for at, rule in enumerate(self._rules)]
 
     def run(self, inputs: Inputs, outputs: Mapping[int, TensorRef | None]) -> Mapping[int, Produced]:
         """One call of the session, or two when the shape of an output was not as thought."""
@@ -218,41 +233,8 @@ def load(file: ModelFile) -> OnnxModel:
     return OnnxModel(file)
 
 
-_Rule = list[int | tuple[int, int]] | None
-"""Each dimension of an output: an extent, or the input and axis that have the same; `None` when the file does
-not tell.
-"""
-
-
-def _shape_rules(session: Any, spec: ModelSpec) -> list[_Rule]:
-    shapes = {tensor.name: tensor.shape for tensor in [*session.get_inputs(), *session.get_outputs()]}
-    free = {
-        dim: (number, axis)
-        for number, tensor in enumerate(spec.inputs)
-        for axis, dim in enumerate(shapes[tensor.name])
-        if isinstance(dim, str)
-    }
-    return [_rule(shapes[tensor.name], free) for tensor in spec.outputs]
-
-
-def _rule(shape: Sequence[int | str], free: Mapping[str, tuple[int, int]]) -> _Rule:
-    rule: list[int | tuple[int, int]] = []
-    for dim in shape:
-        source = free.get(dim) if isinstance(dim, str) else dim
-        if not isinstance(source, int | tuple) or source == -1:
-            return None
-        rule.append(source)
-    return rule
-
-
 def _shapes(inputs: Sequence[TensorRef]) -> tuple[Shape, ...]:
     return tuple(reference.shape for reference in inputs)
-
-
-def _apply(rule: _Rule, inputs: Sequence[TensorRef]) -> Shape | None:
-    if rule is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else inputs[dim[0]].shape[dim[1]] for dim in rule)
 
 
 def _import_runtime() -> Any:
@@ -266,13 +248,24 @@ def _import_runtime() -> Any:
 
 
 @functools.cache
+def _find_libraries(runtime: Any) -> None:
+    """CUDA's and cuDNN's, in packages of PyPI, where the loader of the system would not look."""
+    if hasattr(runtime, "preload_dlls"):
+        runtime.preload_dlls()
+
+
+def runs_on_gpus(config: Any) -> bool:
+    """Whether the installed ONNX Runtime has its CUDA provider, and the model nothing that needs the CPU."""
+    try:
+        return CUDA in _import_runtime().get_available_providers() and not needs_cpu(config)
+    except ConfigError:
+        return False
+
+
+@functools.cache
 def _make_pool(runtime: Any, intra_op_threads: int, inter_op_threads: int) -> None:
     """One pool of threads for all sessions of the process: ONNX Runtime makes it once and refuses another."""
     runtime.set_global_thread_pool_sizes(intra_op_threads, inter_op_threads)
-
-
-def _binding_type(dtype: Dtype) -> Any:
-    return _BF16 if dtype.name == "BF16" else dtype.numpy
 
 
 def _specs(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -35,7 +35,7 @@ _KNOWN_FILES = {name: backend for backend, name in DEFAULT_FILES.items()} | {PT2
 DEFAULT_MAX_BATCH = 4
 """Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
 """
-GPU_BACKENDS = ("pytorch", "python", "simulated")
+GPU_BACKENDS = ("onnxruntime", "pytorch", "python", "simulated")
 """Backends that have instances on GPUs: KIND_AUTO means a GPU for them, if there is one."""
 DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""
@@ -200,12 +200,13 @@ def _complete_dims(tensor: Any, dims: Shape, where: str, note: str) -> None:
         given[:] = [theirs if ours == -1 else ours for ours, theirs in zip(given, dims, strict=True)]
 
 
-def complete_defaults(config: Any, gpus: int = 0) -> None:
+def complete_defaults(config: Any, gpus: int = 0, auto_gpu: bool = True) -> None:
     """Fills in place what Triton fills for every model: version policy, preferred sizes, instance groups.
 
     Args:
         config: a `ModelConfig` with its backend.
         gpus: how many GPUs there are.
+        auto_gpu: KIND_AUTO may mean one.
     """
     if not config.version_policy.WhichOneof("policy_choice"):
         config.version_policy.latest.num_versions = 1
@@ -222,13 +223,13 @@ def complete_defaults(config: Any, gpus: int = 0) -> None:
         config.instance_group.add(name=config.name)
     for index, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{index}"
-        _complete_kind(group, config.backend, gpus)
+        _complete_kind(group, config.backend, gpus, auto_gpu)
 
 
-def _complete_kind(group: Any, backend: str, gpus: int) -> None:
+def _complete_kind(group: Any, backend: str, gpus: int, auto_gpu: bool) -> None:
     kinds = type(group)
     if group.kind == kinds.KIND_AUTO:
-        on_gpu = backend in GPU_BACKENDS and gpus > 0 and all(gpu < gpus for gpu in group.gpus)
+        on_gpu = auto_gpu and backend in GPU_BACKENDS and gpus > 0 and all(gpu < gpus for gpu in group.gpus)
         group.kind = kinds.KIND_GPU if on_gpu else kinds.KIND_CPU
     if group.kind == kinds.KIND_GPU and not group.gpus:
         group.gpus.extend(range(gpus))

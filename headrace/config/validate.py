@@ -105,7 +105,7 @@ def _queue_features(batching: Any) -> Iterator[str]:
 
 def _hints(config: Any) -> Iterator[str]:
     for field, value in config.optimization.ListFields():
-        if field.name == "graph" and config.backend == "onnxruntime":
+        if field.name in ("graph", "execution_accelerators") and config.backend == "onnxruntime":
             continue
         if not field.name.endswith("_pinned_memory") or not value.enable:  # true is the default, and what is done
             yield f"optimization.{field.name}"

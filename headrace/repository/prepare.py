@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.backend.base import Model, ModelFile
-from headrace.backend.engines import find_engine
+from headrace.backend.engines import find_engine, runs_on_gpus
 from headrace.backend.python import PythonModel
 from headrace.config.complete import (
     DEFAULT_MAX_BATCH,
@@ -107,7 +107,7 @@ def prepare(
         with part():
             if model is not None and model.signature is not None:
                 _apply_signature(config, model.signature, given, rules)
-        complete_defaults(config, len(gpus))
+        complete_defaults(config, len(gpus), runs_on_gpus(config))
         with part():
             if model is not None or (config.input and config.output):
                 remarks += validate(config, gpus, model.signature if model is not None else None)
