@@ -4,7 +4,7 @@ memory is the host's.
 `CudaRuntime` stands in for the package `onnxruntime`. It has what `headrace/backend/onnx_cuda.py` uses, with the
 signatures of the installed package (`tests/unit/backend/test_onnx_cuda.py` compares them), and the provider's rules for
 graphs: the first run with a `gpu_graph_id` is captured with the addresses that are bound, later ones replay it and look
-at nothing else, and a graph belongs to the thread that captured it.
+at nothing else, a graph belongs to the thread that captured it, and operators that wait for values cannot be captured.
 
 `python -m tests.onnx_double serve ...` is `headrace serve` with both.
 """
@@ -19,11 +19,14 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+import onnx
 import onnxruntime
 
 from headrace.memory.simulated import SimulatedDevice
 
 CUDA = "CUDAExecutionProvider"
+WAITING = ("NonZero",)
+"""Operators that wait for the GPU to know their output's shape, which no capture allows."""
 
 
 @dataclass
@@ -82,7 +85,8 @@ class CudaRuntime:
         assert all(isinstance(text, str) for pair in provider.items() for text in pair)
         if self.refuses_graphs and provider["enable_cuda_graph"] == "1":
             raise RuntimeError("This session cannot use the graph capture feature: a node is on the CPU")
-        record = Record(provider, len(self.alive))
+        nodes = onnx.load(path).graph.node
+        record = Record(provider, len(self.alive), any(node.op_type in WAITING for node in nodes))
         self.sessions.append(record)
         session = Session(self, real, record)
         self.alive.add(session)
@@ -106,6 +110,7 @@ class Record:
     provider: dict[str, str]
     others: int
     """Sessions that still held memory when it was opened."""
+    waits_for_values: bool
     runs: list[Run] = field(default_factory=list)
 
 
@@ -139,7 +144,7 @@ class Session:
         replayed = graph not in (None, -1) and key in self._graphs
         self._record.runs.append(Run(graph, replayed, threading.current_thread().name, options))
         if graph not in (None, -1) and not replayed:
-            if self._runtime.fails_captures:
+            if self._runtime.fails_captures or self._record.waits_for_values:
                 raise RuntimeError("cudaErrorStreamCaptureUnsupported")
             self._graphs[key] = iobinding.real
         self._real.run_with_iobinding(self._graphs[key] if replayed else iobinding.real)

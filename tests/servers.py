@@ -47,7 +47,9 @@ class RunningServer:
             self.process.kill()
 
 
-def start_headrace(repository: Path, log: Path, *options: str) -> RunningServer:
+def start_headrace(
+    repository: Path, log: Path, *options: str, module: str = "headrace", **environment: str
+) -> RunningServer:
     """Starts on free ports and waits for the line that tells them."""
     ports = [
         "--http-port=0",
@@ -57,9 +59,9 @@ def start_headrace(repository: Path, log: Path, *options: str) -> RunningServer:
         "--grpc-address=127.0.0.1",
         "--exit-on-error=false",  # tests look at what becomes of broken models beside good ones
     ]
-    command = [sys.executable, "-m", "headrace", "serve", str(repository), *ports, *options]
+    command = [sys.executable, "-m", module, "serve", str(repository), *ports, *options]
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
     place = r"(?:unix:\S+|\S+:(\d+))"  # a socket of the file system has no port
     line = wait_for_line(process, log, f"Serving HTTP on {place}, gRPC on {place}, metrics on {place}")
     http, grpc, metrics = (int(port or 0) for port in line.groups())

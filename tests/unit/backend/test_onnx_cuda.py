@@ -196,9 +196,10 @@ def test_shapes_of_outputs_that_nobody_tells_are_learned_by_the_warm_up(tmp_path
     assert all(run.replayed for run in session.runs[warm:])
 
 
-def test_shapes_that_depend_on_values(tmp_path) -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_shapes_that_depend_on_values(tmp_path, refuses: bool) -> None:
     models.nonzero(tmp_path, "m")
-    served = Served(tmp_path, "m", "", CudaRuntime(refuses_graphs=True))
+    served = Served(tmp_path, "m", "", CudaRuntime(refuses_graphs=refuses))
     for count in [3, 5, 0, 8, 8]:
         array = np.zeros(8, np.float32)
         array[:count] = 1

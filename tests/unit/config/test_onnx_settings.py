@@ -71,7 +71,7 @@ def test_contradictions_and_what_is_for_other_engines() -> None:
     with pytest.raises(ConfigError) as refused:
         read_settings(message)
     for words in (
-        "'cudnn_conv_algo_search' is for GPUs",
+        "'cudnn_conv_algo_search' is for GPUs, and no instance_group is on one",
         "'execution_mode' must be 0 or 1, got '2'",
         "needs the arena",
         "got 7",
