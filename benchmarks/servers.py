@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException, shared_memory
 
 from benchmarks.peers import HOME, Program
 
-DEADLINE_S = 120.0
+DEADLINE_S = float(os.environ.get("HEADRACE_START_SECS", "120"))
+"""Until a server is ready: engines that try all algorithms for all batch sizes take long."""
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 

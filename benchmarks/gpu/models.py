@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,20 @@ def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], ins
         (root / "slice" / "config.pbtxt").write_text(config)
     if "echo" in names:
         (root / "echo" / "config.pbtxt").write_text(ECHO)
+    return root
+
+
+def write_onnx(root: Path, detector: Path, options: Mapping[str, str], instances: int) -> Path:
+    """The detector as ONNX, with these options of ONNX Runtime's CUDA provider."""
+    shutil.rmtree(root, ignore_errors=True)
+    (root / "yolo" / "1").mkdir(parents=True)
+    (root / "yolo" / "1" / "model.onnx").symlink_to(detector.absolute())
+    given = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in options.items())
+    accelerator = f'gpu_execution_accelerator {{ name: "cuda" {given} }}'
+    config = (
+        f"{REPORT}{INSTANCES.format(count=instances)}optimization {{ execution_accelerators {{ {accelerator} }} }}\n"
+    )
+    (root / "yolo" / "config.pbtxt").write_text(config)
     return root
 
 

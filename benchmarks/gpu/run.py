@@ -52,7 +52,7 @@ def main() -> None:
     figures = {"floors": _floors, "headrace": _headrace, "triton": _triton}[arguments.stage](arguments)
     arguments.results.mkdir(parents=True, exist_ok=True)
     path = arguments.results / f"{arguments.name or arguments.stage}.json"
-    path.write_text(json.dumps({"machine": _machine(), **figures}, indent=1) + "\n")
+    path.write_text(json.dumps({"machine": machine(), **figures}, indent=1) + "\n")
     print(f"written: {path}")
 
 
@@ -75,18 +75,19 @@ def _headrace(arguments: argparse.Namespace) -> dict[str, Any]:
         HOME / "gpu_headrace", arguments.detector, torch, [*arguments.models, "echo"], arguments.instances
     )
     with headrace(repository, *(f"--{option}" for option in arguments.serve)) as server:
-        return {"runs": _runs(server, arguments, arguments.models)}
+        return {"runs": runs(server, arguments, arguments.models)}
 
 
 def _triton(arguments: argparse.Namespace) -> dict[str, Any]:
     repository = models.write_triton(HOME / "gpu_triton", arguments.detector)
     program = Program((os.environ.get("HEADRACE_TRITON", "tritonserver"),), {})
     with triton(program, repository) as server:
-        return {"runs": _runs(server, arguments, ["yolo"])}
+        return {"runs": runs(server, arguments, ["yolo"])}
 
 
-def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
-    runs = []
+def runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> list[dict[str, Any]]:
+    """One row for each model, mode and concurrency; a run that failed has an `error`."""
+    rows = []
     for name in names:
         for mode in arguments.modes:
             for concurrency in arguments.concurrency:
@@ -100,8 +101,8 @@ def _runs(server: Server, arguments: argparse.Namespace, names: list[str]) -> li
                 except RuntimeError as error:
                     row["error"] = str(error)[-2000:]
                     print(f"{server.name} {name} {mode} {concurrency}: {row['error'][-600:]}", flush=True)
-                runs.append(row)
-    return runs
+                rows.append(row)
+    return rows
 
 
 def _perf_analyzer(server: Server, name: str, mode: str, concurrency: int, window: int) -> dict[str, Any]:
@@ -145,7 +146,9 @@ def _added(before: dict[int, tuple[int, float]], after: dict[int, tuple[int, flo
     return added
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """What it ran on."""
+
     def told(*command: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         return done.stdout.strip()
