@@ -91,12 +91,13 @@ def _measure(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str,
 def _ratios(measured: Mapping[str, Any]) -> dict[str, float]:
     best: dict[str, float] = {}
     for run in measured["runs"]:
-        best[run["mode"]] = max(best.get(run["mode"], 0.0), run.get("throughput", 0.0))
-    system, ratios = best.get("system", 0.0), {}
-    if "rate" in measured:
-        ratios["system_of_rate"] = round(system / measured["rate"], 3)
-    if best.get("cuda"):
-        ratios["system_of_cuda"] = round(system / best["cuda"], 3)
+        if "throughput" in run:
+            best[run["mode"]] = max(best.get(run["mode"], 0.0), run["throughput"])
+    ratios = {}
+    if "system" in best:
+        ratios["system_of_rate"] = round(best["system"] / measured["rate"], 3)
+    if "system" in best and "cuda" in best:
+        ratios["system_of_cuda"] = round(best["system"] / best["cuda"], 3)
     return ratios
 
 

@@ -148,9 +148,10 @@ class TorchDeviceInstance:
     def close(self) -> None:
         """Lets go of graphs, buffers and the program; PyTorch gives the device what nothing uses any more."""
         self._stream.synchronize()
-        self._slots.clear()
-        del self._call
-        self._torch.cuda.empty_cache()
+        with self._pinning.quiet:
+            self._slots.clear()
+            del self._call
+            self._torch.cuda.empty_cache()
 
     @property
     def stream(self) -> int:

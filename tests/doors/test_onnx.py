@@ -209,7 +209,7 @@ def test_after_an_odd_request_outputs_are_placed_again(start, tmp_path: Path) ->
     ("model", "words"),
     [
         ("wrong_mode", "parameters 'execution_mode' must be 0 or 1, got 'fast'"),
-        ("for_gpus", "parameters 'cudnn_conv_algo_search' is for GPUs, and ONNX Runtime is served on the CPU"),
+        ("for_gpus", "parameters 'cudnn_conv_algo_search' is for GPUs, and no instance_group is on one"),
     ],
 )
 def test_settings_that_are_wrong_fail_their_model(server: RunningServer, model: str, words: str) -> None:
