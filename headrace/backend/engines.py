@@ -16,13 +16,13 @@ ENGINES: dict[str, Load] = {
     "pytorch": pytorch.load,
     "simulated": simulated.load,
 }
-_ON_GPUS: dict[str, Callable[[Any], bool]] = {"onnxruntime": onnxruntime.runs_on_gpus}
+_WHY_NOT_ON_GPUS: dict[str, Callable[[Any], str]] = {"onnxruntime": onnxruntime.why_not_on_gpus}
 LATER = ("tensorrt", "openvino")
 
 
-def runs_on_gpus(config: Any) -> bool:
-    """Whether KIND_AUTO of a `ModelConfig` may mean a GPU: not where the engine, or the model, is for CPUs only."""
-    return _ON_GPUS.get(config.backend, lambda _: True)(config)
+def why_not_on_gpus(config: Any) -> str:
+    """Why KIND_AUTO of a `ModelConfig` means the CPU although there is a GPU: the engine, or the model, is for CPUs."""
+    return _WHY_NOT_ON_GPUS.get(config.backend, lambda _: "")(config)
 
 
 def find_engine(backend: str) -> Load:

@@ -254,12 +254,13 @@ def _find_libraries(runtime: Any) -> None:
         runtime.preload_dlls()
 
 
-def runs_on_gpus(config: Any) -> bool:
-    """Whether the installed ONNX Runtime has its CUDA provider, and the model nothing that needs the CPU."""
+def why_not_on_gpus(config: Any) -> str:
+    """The installed ONNX Runtime has no CUDA provider, or the model something that needs the CPU; empty otherwise."""
     try:
-        return CUDA in _import_runtime().get_available_providers() and not needs_cpu(config)
-    except ConfigError:
-        return False
+        there = _import_runtime().get_available_providers()
+    except ConfigError as error:
+        return str(error)
+    return needs_cpu(config) if CUDA in there else f"this ONNX Runtime has no {CUDA} (headrace[onnx-gpu])"
 
 
 @functools.cache

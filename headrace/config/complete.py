@@ -226,6 +226,12 @@ def complete_defaults(config: Any, gpus: int = 0, auto_gpu: bool = True) -> None
         _complete_kind(group, config.backend, gpus, auto_gpu)
 
 
+def is_auto(config: Any) -> bool:
+    """Whether the config leaves it open if instances are on GPUs."""
+    groups = config.instance_group
+    return not groups or any(group.kind == type(group).KIND_AUTO for group in groups)
+
+
 def _complete_kind(group: Any, backend: str, gpus: int, auto_gpu: bool) -> None:
     kinds = type(group)
     if group.kind == kinds.KIND_AUTO:

@@ -45,13 +45,13 @@ class CudaDevice:
         self._any_order = [attributes]
 
     def attach(self) -> None:
-        """Makes the device the current one of the calling thread.
+        """Makes the device the current one of the calling thread, each time: the thread may serve others between.
 
-        From then on the thread may allocate while an engine captures a graph on another: ONNX Runtime captures in the
-        mode that forbids it to all threads that did not say so.
+        From the first time on the thread may allocate while an engine captures a graph on another thread: ONNX Runtime
+        captures in the mode that forbids it to all threads that did not say so.
         """
+        self._call(self._runtime.cudaSetDevice, self.index)
         if not getattr(self._attached, "done", False):
-            self._call(self._runtime.cudaSetDevice, self.index)
             mode = self._runtime.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
             self._call(self._runtime.cudaThreadExchangeStreamCaptureMode, mode)
             self._attached.done = True

@@ -26,7 +26,7 @@ class Device(Protocol):
     name: str
 
     def attach(self) -> None:
-        """Makes the device the current one of the calling thread, once for each thread."""
+        """Makes the device the current one of the calling thread."""
 
     def stream(self) -> Any:
         """A new stream: what is put on it runs in order, and beside other streams."""

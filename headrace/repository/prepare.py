@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.backend.base import Model, ModelFile
-from headrace.backend.engines import find_engine, runs_on_gpus
+from headrace.backend.engines import find_engine, why_not_on_gpus
 from headrace.backend.python import PythonModel
 from headrace.config.complete import (
     DEFAULT_MAX_BATCH,
@@ -18,6 +18,7 @@ from headrace.config.complete import (
     complete_backend,
     complete_defaults,
     complete_from_signature,
+    is_auto,
 )
 from headrace.config.labels import label_remarks, read_labels
 from headrace.config.model import ModelSignature, ModelSpec, model_spec
@@ -107,7 +108,10 @@ def prepare(
         with part():
             if model is not None and model.signature is not None:
                 _apply_signature(config, model.signature, given, rules)
-        complete_defaults(config, len(gpus), runs_on_gpus(config))
+        why_not = why_not_on_gpus(config)
+        if why_not and gpus and is_auto(config):
+            remarks.append(f"instances are on the CPU, although there is a GPU: {why_not}")
+        complete_defaults(config, len(gpus), not why_not)
         with part():
             if model is not None or (config.input and config.output):
                 remarks += validate(config, gpus, model.signature if model is not None else None)

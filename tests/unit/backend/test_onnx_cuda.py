@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import inspect
 import os
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -14,16 +15,19 @@ import pytest
 from onnx import TensorProto, helper
 
 from headrace.backend.base import ModelFile
-from headrace.backend.engines import runs_on_gpus
+from headrace.backend.engines import why_not_on_gpus
 from headrace.backend.onnx_cuda import OnnxCudaInstance
 from headrace.backend.onnxruntime import OnnxModel
 from headrace.config.complete import complete_from_signature
 from headrace.config.model import model_spec
 from headrace.config.onnx_cuda import read_cuda_settings
+from headrace.config.pbtxt import ConfigRules
 from headrace.core.errors import ConfigError
 from headrace.core.messages import ModelConfig, parse_text
 from headrace.memory.pinning import Pinning
 from headrace.observe.logs import Log
+from headrace.repository.prepare import prepare, survey
+from headrace.repository.scan import scan
 from tests import models, onnx_double
 from tests.onnx_double import CudaRuntime, HostDevice
 
@@ -260,12 +264,24 @@ def test_installations_that_cannot(tmp_path) -> None:
 def test_kind_auto_means_a_gpu_where_model_and_library_can(monkeypatch) -> None:
     config = ModelConfig(backend="onnxruntime")
     parse_text('input { name: "X" data_type: TYPE_FP32 }', config)
-    assert not runs_on_gpus(config)
-    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", CudaRuntime())
-    assert runs_on_gpus(config)
+    assert why_not_on_gpus(config) == "this ONNX Runtime has no CUDAExecutionProvider (headrace[onnx-gpu])"
+    monkeypatch.setitem(sys.modules, "onnxruntime", CudaRuntime())
+    assert why_not_on_gpus(config) == ""
     parse_text('output { name: "Y" data_type: TYPE_STRING }', config)
-    assert not runs_on_gpus(config)
-    assert runs_on_gpus(ModelConfig(backend="pytorch"))
+    assert why_not_on_gpus(config) == "output 'Y' is TYPE_STRING"
+    assert why_not_on_gpus(ModelConfig(backend="pytorch")) == ""
+
+
+@pytest.mark.parametrize("group", ["", "instance_group { count: 1 }"])
+def test_a_model_on_the_cpu_beside_a_gpu_is_told(tmp_path, group: str) -> None:
+    models.add_one(tmp_path, "m", group)
+    (found,) = scan([tmp_path])
+    known = survey(found, ConfigRules())
+    said = "instances are on the CPU, although there is a GPU: this ONNX Runtime has no CUDAExecutionProvider"
+    for gpus, told in ((["a GPU"], True), ([], False)):
+        prepared = prepare(found, 1, known.given, gpus, ConfigRules())
+        assert any(said in remark for remark in prepared.remarks) == told
+        assert [kind.kind for kind in prepared.spec.message.instance_group] == [2]
 
 
 def test_settings_are_read_from_both_places() -> None:
