@@ -22,6 +22,7 @@ from typing import Any
 import onnx
 import onnxruntime
 
+from headrace.memory.device import DeviceError
 from headrace.memory.simulated import SimulatedDevice
 
 CUDA = "CUDAExecutionProvider"
@@ -34,9 +35,13 @@ class HostDevice(SimulatedDevice):
     """Takes the time of a simulated device, and does what it is told, in memory of the host."""
 
     name: str = "a GPU in host memory"
+    memory: int = 1 << 62
+    """Bytes."""
     _memory: dict[int, Any] = field(default_factory=dict)
 
     def allocate(self, nbytes: int) -> int:
+        if self.used()[0] + nbytes > self.memory:
+            raise DeviceError("cudaMalloc: cudaErrorMemoryAllocation")
         memory = (ctypes.c_byte * max(1, nbytes))()
         address = ctypes.addressof(memory)
         self._memory[address], self._blocks[address] = memory, nbytes

@@ -323,12 +323,19 @@ class OnnxCudaInstance(BlockingInstance):
             if len(sets) >= _SHAPE_SETS:
                 self._free(sets.pop(next(iter(sets))))
             found = _Buffers(dims, [])
-            with self._pinning.quiet:
-                for tensor, own in zip(self._spec.inputs, dims, strict=True):
-                    whole = TensorRef(0, tensor.dtype, self._whole(self._sizes[-1], own))
-                    found.inputs.append(self._device.allocate(whole.nbytes))
+            try:
+                self._allocate_inputs(found)
+            except BaseException:
+                self._free(found)
+                raise
         sets[dims] = found
         return found
+
+    def _allocate_inputs(self, buffers: _Buffers) -> None:
+        with self._pinning.quiet:
+            for tensor, dims in zip(self._spec.inputs, buffers.dims, strict=True):
+                whole = TensorRef(0, tensor.dtype, self._whole(self._sizes[-1], dims))
+                buffers.inputs.append(self._device.allocate(whole.nbytes))
 
     def _free(self, buffers: _Buffers) -> None:
         buffers.calls.clear()

@@ -24,6 +24,7 @@ from headrace.config.onnx_cuda import read_cuda_settings
 from headrace.config.pbtxt import ConfigRules
 from headrace.core.errors import ConfigError
 from headrace.core.messages import ModelConfig, parse_text
+from headrace.memory.device import DeviceError
 from headrace.memory.pinning import Pinning
 from headrace.observe.logs import Log
 from headrace.repository.prepare import prepare, survey
@@ -251,6 +252,30 @@ def test_memory_comes_back(tmp_path) -> None:
         served.instance.close()
         assert served.device.used() == (0, 0)
         assert len(served.runtime.alive) == 0
+
+
+def two_inputs(tmp_path, name: str) -> None:
+    nodes = [helper.make_node("Add", ["A", "B"], ["C"])]
+    tensor = (TensorProto.FLOAT, ["batch", "any"])
+    models.onnx_model(tmp_path, name, nodes, [("A", *tensor), ("B", *tensor)], [("C", *tensor)])
+
+
+def test_a_shape_that_does_not_fit_costs_its_batch_and_no_memory(tmp_path) -> None:
+    two_inputs(tmp_path, "m")
+    served = Served(tmp_path, "m", BATCHED)
+    small, large = np.ones((2, 10), np.float32), np.ones((2, 1000), np.float32)
+    assert served.infer(small, small)[0].tolist() == (small + small).tolist()
+    before = served.device.used()[0]
+    for room in (1000, 33_000, 65_000):  # for no input, for one, for both and no output
+        served.device.memory = before + room
+        for _ in range(3):
+            with pytest.raises(DeviceError, match="cudaErrorMemoryAllocation"):
+                served.infer(large, large)
+    served.device.memory = 1 << 62
+    assert served.infer(large, large)[0].tolist() == (large + large).tolist()
+    assert served.infer(small, small)[0].tolist() == (small + small).tolist()
+    served.instance.close()
+    assert served.device.used() == (0, 0)
 
 
 def test_installations_that_cannot(tmp_path) -> None:
