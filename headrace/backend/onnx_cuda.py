@@ -198,13 +198,12 @@ class OnnxCudaInstance(BlockingInstance):
         call.session.run_with_iobinding(call.binding, call.options)
 
     def _learn(self, buffers: _Buffers, rows: int, call: _Call) -> bool:
-        """Takes in which shapes the outputs have that nobody told."""
-        told = len(buffers.learned)
-        values = call.binding.get_outputs() if None in call.places else []
-        for at, value in enumerate(values):
-            if call.places[at] is None and at not in self._loose:
-                buffers.learned[at] = self._without_rows(at, rows, tuple(value.shape()))
-        return len(buffers.learned) > told
+        """Takes in which shapes the outputs have that nobody told; true when more could be bound than was."""
+        unbound = [at for at, place in enumerate(call.places) if place is None and at not in self._loose]
+        values = call.binding.get_outputs() if unbound else []
+        for at in unbound:
+            buffers.learned[at] = self._without_rows(at, rows, tuple(values[at].shape()))
+        return bool(unbound)
 
     def _capture(self, buffers: _Buffers, rows: int) -> _Call:
         self._captured += 1

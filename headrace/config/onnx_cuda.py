@@ -67,6 +67,7 @@ OPTIONS = (
     Setting("use_ep_level_unified_stream", ON_OFF, read_entry, "0", "One stream for all runs of a session."),
     Setting("tunable_op_enable", ON_OFF, read_entry, "0", "Use tuned kernels."),
     Setting("tunable_op_tuning_enable", ON_OFF, read_entry, "0", "Tune kernels while running."),
+    Setting("tunable_op_max_tuning_duration_ms", "a number", _number, "0", "Limit of tuning one kernel; 0 is none."),
     Setting("enable_skip_layer_norm_strict_mode", ON_OFF, read_entry, "0", "Exact SkipLayerNormalization."),
     Setting("sdpa_kernel", "a number", _number, "0", "Kernels of attention, a bit mask."),
 )

@@ -200,7 +200,7 @@ class DevicePipeline:
         prepared.put(None)
         while (flight := self._bound.get()) is not None:
             self._try(self._enqueue_rest, flight)
-            for name in instance.fallbacks():
+            for name in instance.fallbacks() if flight.error is None else ():
                 flight.batch.fell_back(name, 0)
             self._flying.put(flight)
         self._flying.put(None)

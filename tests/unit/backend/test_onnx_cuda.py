@@ -214,6 +214,24 @@ def test_shapes_that_depend_on_values(tmp_path, refuses: bool) -> None:
     assert served.device.used() == (0, 0)
 
 
+def test_only_outputs_that_depend_on_values_are_left_to_the_library(tmp_path) -> None:
+    nodes = [helper.make_node("NonZero", ["X"], ["WHERE"]), helper.make_node("Neg", ["X"], ["NEGATED"])]
+    outputs = [("WHERE", TensorProto.INT64, [1, "count"]), ("NEGATED", TensorProto.FLOAT, [8])]
+    models.onnx_model(tmp_path, "m", nodes, [("X", TensorProto.FLOAT, [8])], outputs)
+    served = Served(tmp_path, "m", "")
+    places = set()
+    for count in [3, 5, 0, 8]:
+        array = np.zeros(8, np.float32)
+        array[:count] = 1
+        where, negated = served.infer(array)
+        assert where.tolist() == [list(range(count))]
+        np.testing.assert_array_equal(negated, -array)
+        served.infer(array)
+        places.add(served.bound.run()[1].address)
+    own = {buffers.outputs[1] for sets in served.instance._slots.values() for buffers in sets.values()}
+    assert places <= own
+
+
 def test_a_batch_that_fails_says_why_and_costs_nobody_else_their_graphs(tmp_path) -> None:
     models.gather(tmp_path, "m")
     served = Served(tmp_path, "m", BATCHED)
