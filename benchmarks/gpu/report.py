@@ -61,6 +61,7 @@ def page(results: dict[str, Any]) -> str:
         _targets(results, at_100, [row for row in peer if row["concurrency"] == 100], slicing),
         "## All runs of the detector",
         _sweep(yolo, peer),
+        *_onnx(results.get("onnx")),
         (HERE / "NOTES.md").read_text().rstrip(),
     ]
     return "\n\n".join(sections) + "\n"
@@ -126,6 +127,34 @@ def _sweep(ours: list[Row], theirs: list[Row]) -> str:
             cells = " | ".join(f"{by_level[level]['throughput']:,.0f}" for level in levels)
             lines.append(f"| {server}, {MODES[mode]} | {cells} |")
     return "\n".join(lines)
+
+
+def _onnx(results: dict[str, Any] | None) -> list[str]:
+    """ONNX Runtime's CUDA provider, where `benchmarks.gpu.onnx` has run."""
+    if results is None:
+        return []
+    lines = [
+        "| channels last | graphs | computes on | alone | system | CUDA | system / alone | system / CUDA | CPU us |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in results["rows"]:
+        runs = {run["mode"]: run for run in row.get("runs", []) if "throughput" in run}
+        rates = [f"{runs[mode]['throughput']:,.0f}" if mode in runs else "failed" for mode in ("system", "cuda")]
+        cells = [
+            "yes" if row["nhwc"] == "1" else "no",
+            "yes" if row["graph"] == "1" else "no",
+            "our stream" if row["stream"] == "1" else "its own, on a run thread",
+            f"{row['rate']:,.0f}" if "rate" in row else "failed",
+            *rates,
+            *(f"{row[key]:.3f}" if key in row else "" for key in ("system_of_rate", "system_of_cuda")),
+            f"{runs['system']['cpu_us']:,.0f}" if "system" in runs else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    told = (
+        "The detector as ONNX (`python -m benchmarks.gpu.onnx`), inferences/s at 100 in flight: the library alone, "
+        "bound to device memory, and behind Headrace with the same options; server CPU a request."
+    )
+    return ["## ONNX Runtime's CUDA provider", told, "\n".join(lines)]
 
 
 def plot(results: dict[str, Any]) -> None:
