@@ -92,7 +92,7 @@ def write_headrace(root: Path, detector: Path, torch: Any, names: list[str], ins
     return root
 
 
-def write_onnx(root: Path, detector: Path, options: Mapping[str, str], instances: int) -> Path:
+def write_onnx(root: Path, detector: Path, options: Mapping[str, str], instances: int, sizes: str) -> Path:
     """The detector as ONNX, with these options of ONNX Runtime's CUDA provider."""
     shutil.rmtree(root, ignore_errors=True)
     (root / "yolo" / "1").mkdir(parents=True)
@@ -102,6 +102,8 @@ def write_onnx(root: Path, detector: Path, options: Mapping[str, str], instances
     config = (
         f"{REPORT}{INSTANCES.format(count=instances)}optimization {{ execution_accelerators {{ {accelerator} }} }}\n"
     )
+    if sizes:
+        config += f'parameters {{ key: "cuda_graph_batch_sizes" value {{ string_value: "{sizes}" }} }}\n'
     (root / "yolo" / "config.pbtxt").write_text(config)
     return root
 

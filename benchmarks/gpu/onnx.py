@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="*", type=_row, help="some only, such as nhwc=1,graph=1,stream=0")
     parser.add_argument("--option", nargs="*", default=[], help="more of the provider's, KEY=VALUE, for all rows")
     parser.add_argument("--instances", type=int, default=2)
+    parser.add_argument("--sizes", default="", help="cuda_graph_batch_sizes, such as 8,16,32: fewer load faster")
     parser.add_argument("--window", type=int, default=2500, help="perf_analyzer's measurement window, ms")
     parser.add_argument("--modes", nargs="*", choices=[*MODES], default=["system", "cuda"])
     parser.add_argument("--concurrency", nargs="*", type=int, default=[100])
@@ -75,7 +76,9 @@ def _measure(row: Mapping[str, str], arguments: argparse.Namespace) -> dict[str,
     measured: dict[str, Any] = {**row, "options": options}
     try:
         measured |= _in_a_process(arguments.detector, options)
-        repository = models.write_onnx(HOME / "gpu_onnx", arguments.detector, options, arguments.instances)
+        repository = models.write_onnx(
+            HOME / "gpu_onnx", arguments.detector, options, arguments.instances, arguments.sizes
+        )
         began = time.monotonic()
         with headrace(repository) as server:
             measured["start_s"] = round(time.monotonic() - began, 1)

@@ -90,7 +90,7 @@ class OnnxCudaInstance(BlockingInstance):
         self._captured = 0
         """Graphs so far; the number of the next is its annotation."""
         self._batches = spec.max_batch_size > 0
-        self._sizes = batch_sizes(spec.max_batch_size)
+        self._sizes = list(settings.sizes) or batch_sizes(spec.max_batch_size)
         self._stream = device.stream()
         self._session: Any = None
         self._rules: list[Rule] = []

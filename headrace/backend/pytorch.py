@@ -22,6 +22,7 @@ from headrace.backend.torch_graphs import TorchDeviceInstance, WarmShapes, batch
 from headrace.backend.torch_naming import input_positions, output_positions
 from headrace.backend.torch_programs import Layout, Program, open_program
 from headrace.config.model import ModelSignature, ModelSpec
+from headrace.config.settings import read_sizes
 from headrace.core.errors import ConfigError
 from headrace.core.tensor import Shape, TensorRef
 from headrace.memory.device import Device
@@ -187,11 +188,10 @@ def _graph_sizes(spec: ModelSpec) -> list[int]:
         return (
             sorted({max(1, largest // part) for part in (1, 2, 4, largest or 1)}) if is_slow else batch_sizes(largest)
         )
-    sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
-    if len(sizes) != text.count(",") + 1 or not all(0 < size <= max(1, largest) for size in sizes):
-        problem = f"expected sizes from 1 to max_batch_size {largest}, such as '1,{largest}', got '{text}'"
-        raise ConfigError(f"parameter 'cuda_graph_batch_sizes' of model '{spec.name}': {problem}")
-    return sorted({*sizes, max(1, largest)})
+    try:
+        return read_sizes(text, largest)
+    except ValueError as error:
+        raise ConfigError(f"parameter 'cuda_graph_batch_sizes' of model '{spec.name}': {error}") from None
 
 
 _TORCH_NAMES = {

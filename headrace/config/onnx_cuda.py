@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.config.model import data_type_name
 from headrace.config.nearest import nearest
-from headrace.config.settings import ON_OFF, Setting, read_entry
+from headrace.config.settings import ON_OFF, Setting, read_entry, read_sizes
 
 ACCELERATOR = "cuda"
 _GRAPH, _USER_STREAM = "enable_cuda_graph", "has_user_compute_stream"
@@ -74,6 +74,8 @@ OPTIONS = (
 _BY_KEY = {option.key: option for option in OPTIONS}
 DEPRECATED = ("cudnn_conv_algo_search", "gpu_mem_limit", "arena_extend_strategy", "do_copy_in_default_stream")
 """Those that may be in `parameters` of the config, too."""
+SIZES = "cuda_graph_batch_sizes"
+"""Of `parameters`: ours, and PyTorch models have it, too."""
 _SERVER_GIVES = {
     "device_id": "instance_group.gpus chooses the device",
     "user_compute_stream": f"'{_USER_STREAM}' 1 has it compute on a stream of the server",
@@ -87,6 +89,8 @@ class CudaSettings:
 
     graphs: bool = True
     user_stream: bool = False
+    sizes: tuple[int, ...] = ()
+    """Batch sizes that are computed as they are, ascending; empty: by the rule."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Other options of the provider."""
 
@@ -98,7 +102,10 @@ def read_cuda_settings(config: Any) -> CudaSettings:
         given |= accelerator.parameters
     values = {key: _BY_KEY[key].read(value) for key, value in given.items()}
     graphs, user_stream = values.pop(_GRAPH, "1"), values.pop(_USER_STREAM, "0")
-    return CudaSettings(graphs == "1", user_stream == "1", values)
+    sizes = (
+        read_sizes(config.parameters[SIZES].string_value, config.max_batch_size) if SIZES in config.parameters else ()
+    )
+    return CudaSettings(graphs == "1", user_stream == "1", tuple(sizes), values)
 
 
 def needs_cpu(config: Any) -> str:
@@ -117,13 +124,23 @@ def problems_of_cuda(config: Any) -> Iterator[str]:
     on_gpu = any(group.kind == type(group).KIND_GPU for group in config.instance_group)
     if on_gpu and (why := needs_cpu(config)):
         yield f"instance_group is KIND_GPU, but {why}, which ONNX models have on the CPU only"
-    for key in DEPRECATED:
-        if key in config.parameters and not on_gpu:
-            yield f"parameters '{key}' is for GPUs, and no instance_group is on one"
-        elif key in config.parameters and not _BY_KEY[key].accepts(config.parameters[key].string_value):
-            value = config.parameters[key].string_value
-            yield f"parameters '{key}' must be {_BY_KEY[key].expects}, got '{value}'"
+    for key in (*DEPRECATED, SIZES):
+        if key in config.parameters:
+            problem = _parameter_problem(key, config) if on_gpu else "is for GPUs, and no instance_group is on one"
+            if problem:
+                yield f"parameters '{key}' {problem}"
     yield from _accelerator_problems(config.optimization.execution_accelerators, on_gpu)
+
+
+def _parameter_problem(key: str, config: Any) -> str:
+    value = config.parameters[key].string_value
+    if key != SIZES:
+        return "" if _BY_KEY[key].accepts(value) else f"must be {_BY_KEY[key].expects}, got '{value}'"
+    try:
+        read_sizes(value, config.max_batch_size)
+    except ValueError as error:
+        return f"is wrong: {error}"
+    return ""
 
 
 def _accelerator_problems(accelerators: Any, on_gpu: bool) -> Iterator[str]:

@@ -92,7 +92,7 @@ SETTINGS = (
     Setting("optimization.enable_gelu_approximation", ON_OFF, read_entry, "0", "Approximate GELU, for speed."),
 )
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
-KEYS = (*_BY_KEY, *onnx_cuda.DEPRECATED)
+KEYS = (*_BY_KEY, *onnx_cuda.DEPRECATED, onnx_cuda.SIZES)
 """Keys of `parameters` that are not ignored."""
 
 
@@ -207,9 +207,10 @@ has no effect and is logged.
 `onnxruntime-gpu` brings (it and `onnxruntime` overwrite each other: install one). Inputs and outputs are bound to
 device memory that each slot owns, so that copies of the next batch run while this one computes; the library's call
 blocks, on a thread of its own. A batch is computed as the next larger of the sizes 1, 2, 4 and every multiple of 4 up
-to the maximum. All sizes are warmed up, and captured as CUDA graphs, when the model loads; where the config leaves a
-shape open, with its first request. A model that cannot be captured is computed without graphs; that is logged once,
-and `headrace_transfer_fallback_total` counts its batches (`cuda_graph`).
+to the maximum, or of those that `cuda_graph_batch_sizes` in `parameters` lists ("8,16,32": fewer load faster). All
+sizes are warmed up, and captured as CUDA graphs, when the model loads; where the config leaves a shape open, with its
+first request. A model that cannot be captured is computed without graphs; that is logged once, and
+`headrace_transfer_fallback_total` counts its batches (`cuda_graph`).
 
 Outputs whose shape neither config nor file tells take the shape that the warm-up gave; where that turns out to depend
 on values, ONNX Runtime allocates them on the device (`output_allocated_by_backend`), and there is no graph.

@@ -31,6 +31,14 @@ class Setting:
         return True
 
 
+def read_sizes(text: str, largest: int) -> list[int]:
+    """Batch sizes from 1 to `largest` ("1,8,32"), ascending and with the largest; or `ValueError`, saying why."""
+    sizes = [int(size) for size in text.split(",") if size.strip().isdecimal()]
+    if len(sizes) != text.count(",") + 1 or not all(0 < size <= max(1, largest) for size in sizes):
+        raise ValueError(f"expected sizes from 1 to max_batch_size {largest}, such as '1,{largest}', got '{text}'")
+    return sorted({*sizes, max(1, largest)})
+
+
 def read_switch(text: str) -> bool:
     """`ON_OFF`."""
     if text.lower() not in _SWITCHES:

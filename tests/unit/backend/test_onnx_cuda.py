@@ -126,6 +126,17 @@ def test_batches_of_all_sizes_are_replays_on_the_slots_memory(tmp_path) -> None:
     assert served.said == []
 
 
+def test_sizes_that_the_config_chooses(tmp_path) -> None:
+    models.add_one(tmp_path, "m")
+    sizes = ' parameters { key: "cuda_graph_batch_sizes" value { string_value: "3" } }'
+    served = Served(tmp_path, "m", BATCHED + sizes)
+    (session,) = served.runtime.sessions
+    assert len([run for run in session.runs if run.graph != -1]) == 2 * len([3, 8])
+    for rows in (1, 3, 4, 8):
+        array = np.random.default_rng(rows).standard_normal((rows, 4), np.float32)
+        np.testing.assert_allclose(served.infer(array)[0], array + 1)
+
+
 def test_a_model_that_cannot_be_captured_is_computed_without_graphs(tmp_path) -> None:
     models.add_one(tmp_path, "m")
     for runtime in (CudaRuntime(fails_captures=True), CudaRuntime(refuses_graphs=True)):

@@ -83,3 +83,14 @@ def test_what_only_gpus_have_and_what_they_have_not() -> None:
     optional = config("cuda", {}, ON_GPU + ' input { name: "X" data_type: TYPE_FP32 optional: true }')
     (problem,) = problems_of_settings(optional)
     assert problem.startswith("instance_group is KIND_GPU, but input 'X' is optional")
+
+
+def test_batch_sizes() -> None:
+    for text, sizes in {"1,8": (1, 8), " 4 , 2": (2, 4, 8), "3": (3, 8)}.items():
+        message = config("cuda", {}, ON_GPU + " max_batch_size: 8", {"cuda_graph_batch_sizes": text})
+        assert list(problems_of_settings(message)) == []
+        assert read_cuda_settings(message).sizes == sizes
+    for text in ("", "0", "9", "1,", "a", "-1"):
+        message = config("cuda", {}, ON_GPU + " max_batch_size: 8", {"cuda_graph_batch_sizes": text})
+        (problem,) = problems_of_settings(message)
+        assert problem.endswith(f"expected sizes from 1 to max_batch_size 8, such as '1,8', got '{text}'")
