@@ -35,6 +35,7 @@ class HostDevice(SimulatedDevice):
     """Takes the time of a simulated device, and does what it is told, in memory of the host."""
 
     name: str = "a GPU in host memory"
+    engine_name: str = "cuda"
     memory: int = 1 << 62
     """Bytes."""
     _memory: dict[int, Any] = field(default_factory=dict)

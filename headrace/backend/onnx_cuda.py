@@ -194,7 +194,7 @@ class OnnxCudaInstance(BlockingInstance):
             self._device.drain(self._stream)  # the library computes on a stream that knows nothing of the copies
         for at, place in enumerate(call.places):
             if place is None:
-                call.binding.bind_output(self._spec.outputs[at].name, "cuda", self._device.index)
+                call.binding.bind_output(self._spec.outputs[at].name, self._device.engine_name, self._device.index)
         call.session.run_with_iobinding(call.binding, call.options)
 
     def _learn(self, buffers: _Buffers, rows: int, call: _Call) -> bool:
@@ -253,20 +253,20 @@ class OnnxCudaInstance(BlockingInstance):
         return self._open_session(options)
 
     def _bind(self, buffers: _Buffers, rows: int, graph: int, bound: bool = True) -> _Call:
-        binding, index = self._session.io_binding(), self._device.index
+        binding, where = self._session.io_binding(), (self._device.engine_name, self._device.index)
         inputs = zip(self._spec.inputs, buffers.inputs, self._input_shapes(buffers, rows), strict=True)
         for tensor, address, shape in inputs:
-            binding.bind_input(tensor.name, "cuda", index, binding_type(tensor.dtype), shape, address)
+            binding.bind_input(tensor.name, *where, binding_type(tensor.dtype), shape, address)
         places: list[TensorRef | None] = []
         for at, tensor in enumerate(self._spec.outputs):
             dims = self._output_dims(buffers, rows, at) if bound else None
             places.append(None if dims is None else self._place(buffers, rows, at, dims))
             place = places[-1]
             if place is None:
-                binding.bind_output(tensor.name, "cuda", index)
+                binding.bind_output(tensor.name, *where)
             else:
                 element = binding_type(tensor.dtype)
-                binding.bind_output(tensor.name, "cuda", index, element, place.shape, place.address)
+                binding.bind_output(tensor.name, *where, element, place.shape, place.address)
         return _Call(self._session, binding, self._run_options(graph), places, graph != _NO_GRAPH)
 
     def _run_options(self, graph: int) -> Any:
@@ -373,8 +373,10 @@ class OnnxBound:
         return [TensorRef(output.address, output.dtype, (self.rows, *output.shape[1:])) for output in outputs]
 
 
-def check_provider(runtime: Any, spec: ModelSpec) -> None:
-    """Raises `ConfigError` when the installed library is for the CPU only."""
+def check_provider(runtime: Any, spec: ModelSpec, device: Device) -> None:
+    """Raises `ConfigError` when the installed library is for the CPU only, or the device for no engine."""
+    if not device.engine_name:
+        raise ConfigError(f"instance_group KIND_GPU of '{spec.name}': ONNX Runtime cannot compute on a {device.name}")
     there = runtime.get_available_providers()
     if PROVIDER not in there:
         raise ConfigError(

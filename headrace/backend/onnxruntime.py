@@ -99,7 +99,7 @@ class OnnxModel:
 
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
         """A session on the device; what it computes on the CPU takes one thread."""
-        check_provider(self._runtime, spec)
+        check_provider(self._runtime, spec, device)
         _find_libraries(self._runtime)
         self._spare = None  # the session that told the signature
         settings = read_settings(spec.message)

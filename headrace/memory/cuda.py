@@ -33,6 +33,8 @@ def find_devices() -> tuple[list[Device], str]:
 class CudaDevice:
     """A GPU."""
 
+    engine_name = "cuda"
+
     def __init__(self, runtime: Any, index: int) -> None:
         self._runtime = runtime
         self._attached = threading.local()

@@ -24,6 +24,8 @@ class Device(Protocol):
 
     index: int
     name: str
+    engine_name: str
+    """What engines call devices of this kind when they are given addresses on them; empty: none can compute there."""
 
     def attach(self) -> None:
         """Makes the device the current one of the calling thread."""

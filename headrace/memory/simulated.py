@@ -53,6 +53,7 @@ class SimulatedDevice:
     clock: Callable[[], int] = time.monotonic_ns
     sleep_until: Callable[[int], None] = lambda at: time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
     name: str = "simulated GPU"
+    engine_name: str = ""
     lost_at: int | None = None
     """When it fails for good, ns."""
     _engines_free_at: dict[str, int] = field(default_factory=lambda: {"in": 0, "out": 0, "compute": 0})

@@ -26,6 +26,7 @@ from headrace.core.errors import ConfigError
 from headrace.core.messages import ModelConfig, parse_text
 from headrace.memory.device import DeviceError
 from headrace.memory.pinning import Pinning
+from headrace.memory.simulated import SimulatedDevice
 from headrace.observe.logs import Log
 from headrace.repository.prepare import prepare, survey
 from headrace.repository.scan import scan
@@ -313,6 +314,9 @@ def test_installations_that_cannot(tmp_path) -> None:
         Served(tmp_path, "m", BATCHED, CudaRuntime(starts=False))
     with pytest.raises(ConfigError, match=r"KIND_GPU of 'm': this ONNX Runtime has no CUDAExecutionProvider"):
         Served(tmp_path, "m", BATCHED, onnxruntime)  # type: ignore[arg-type]
+    served = Served(tmp_path, "m", BATCHED)
+    with pytest.raises(ConfigError, match="KIND_GPU of 'm': ONNX Runtime cannot compute on a simulated GPU"):
+        served.model.start_device_instance(served.spec, SimulatedDevice(0), Pinning([], Log()))
 
 
 def test_kind_auto_means_a_gpu_where_model_and_library_can(monkeypatch) -> None:
