@@ -132,9 +132,10 @@ def _in_a_process(detector: Path, options: Mapping[str, str]) -> dict[str, float
 def _rate(detector: Path, options: Mapping[str, str]) -> dict[str, float]:
     import onnxruntime
 
+    from headrace.backend.onnxruntime import find_libraries
     from headrace.memory.cuda import find_devices
 
-    onnxruntime.preload_dlls()
+    find_libraries(onnxruntime)
     devices, why = find_devices()
     if not devices:
         raise RuntimeError(why)

@@ -10,8 +10,11 @@ allocates it in a second run.
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import importlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from headrace.backend.base import DeviceInstance, Inputs, Instance, ModelFile, Produced
@@ -31,6 +34,7 @@ from headrace.memory.device import Device
 from headrace.memory.pinning import Pinning
 
 CPU = "CPUExecutionProvider"
+_CUDNN = "libcudnn.so.9"
 _ELEMENT_TYPES = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -100,7 +104,7 @@ class OnnxModel:
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
         """A session on the device; what it computes on the CPU takes one thread."""
         check_provider(self._runtime, spec, device)
-        _find_libraries(self._runtime)
+        find_libraries(self._runtime)
         self._spare = None  # the session that told the signature
         settings = read_settings(spec.message)
 
@@ -248,10 +252,17 @@ def _import_runtime() -> Any:
 
 
 @functools.cache
-def _find_libraries(runtime: Any) -> None:
-    """CUDA's and cuDNN's, in packages of PyPI, where the loader of the system would not look."""
+def find_libraries(runtime: Any) -> None:
+    """CUDA's and cuDNN's, where the loader of the system would not look: in packages beside ONNX Runtime, or, should
+    cuDNN not be there, wherever PyTorch has them.
+    """
     if hasattr(runtime, "preload_dlls"):
         runtime.preload_dlls()
+    try:
+        ctypes.CDLL(_CUDNN)
+    except OSError:
+        with suppress(ImportError):
+            importlib.import_module("torch")
 
 
 def why_not_on_gpus(config: Any) -> str:

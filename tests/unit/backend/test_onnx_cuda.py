@@ -17,7 +17,7 @@ from onnx import TensorProto, helper
 from headrace.backend.base import ModelFile
 from headrace.backend.engines import why_not_on_gpus
 from headrace.backend.onnx_cuda import OnnxCudaInstance
-from headrace.backend.onnxruntime import OnnxModel
+from headrace.backend.onnxruntime import OnnxModel, find_libraries
 from headrace.config.complete import complete_from_signature
 from headrace.config.model import model_spec
 from headrace.config.onnx_cuda import read_cuda_settings
@@ -317,6 +317,25 @@ def test_installations_that_cannot(tmp_path) -> None:
     served = Served(tmp_path, "m", BATCHED)
     with pytest.raises(ConfigError, match="KIND_GPU of 'm': ONNX Runtime cannot compute on a simulated GPU"):
         served.model.start_device_instance(served.spec, SimulatedDevice(0), Pinning([], Log()))
+
+
+def test_cudnn_is_looked_for_beside_the_library_and_then_where_pytorch_has_it(monkeypatch) -> None:
+    tried: list[str] = []
+
+    class Finding(CudaRuntime):
+        def preload_dlls(self) -> None:
+            tried.append("packages")
+
+    def load(name: str) -> None:
+        tried.append(name)
+        raise OSError
+
+    monkeypatch.setattr("headrace.backend.onnxruntime.ctypes.CDLL", load)
+    monkeypatch.setattr("headrace.backend.onnxruntime.importlib.import_module", tried.append)
+    runtime = Finding()
+    find_libraries(runtime)
+    find_libraries(runtime)
+    assert tried == ["packages", "libcudnn.so.9", "torch"]
 
 
 def test_kind_auto_means_a_gpu_where_model_and_library_can(monkeypatch) -> None:
