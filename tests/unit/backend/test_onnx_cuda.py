@@ -18,6 +18,7 @@ from headrace.backend.base import ModelFile
 from headrace.backend.engines import why_not_on_gpus
 from headrace.backend.onnx_cuda import OnnxCudaInstance
 from headrace.backend.onnxruntime import OnnxModel, find_libraries
+from headrace.cli.check import check
 from headrace.config.complete import complete_from_signature
 from headrace.config.model import model_spec
 from headrace.config.onnx_cuda import read_cuda_settings
@@ -28,8 +29,6 @@ from headrace.memory.device import DeviceError
 from headrace.memory.pinning import Pinning
 from headrace.memory.simulated import SimulatedDevice
 from headrace.observe.logs import Log
-from headrace.repository.prepare import prepare, survey
-from headrace.repository.scan import scan
 from tests import models, onnx_double
 from tests.onnx_double import CudaRuntime, HostDevice
 
@@ -352,13 +351,11 @@ def test_kind_auto_means_a_gpu_where_model_and_library_can(monkeypatch) -> None:
 @pytest.mark.parametrize("group", ["", "instance_group { count: 1 }"])
 def test_a_model_on_the_cpu_beside_a_gpu_is_told(tmp_path, group: str) -> None:
     models.add_one(tmp_path, "m", group)
-    (found,) = scan([tmp_path])
-    known = survey(found, ConfigRules())
     said = "instances are on the CPU, although there is a GPU: this ONNX Runtime has no CUDAExecutionProvider"
     for gpus, told in ((["a GPU"], True), ([], False)):
-        prepared = prepare(found, 1, known.given, gpus, ConfigRules())
-        assert any(said in remark for remark in prepared.remarks) == told
-        assert [kind.kind for kind in prepared.spec.message.instance_group] == [2]
+        (finding,) = check([tmp_path], gpus, ConfigRules())
+        assert finding.problems == []
+        assert any(said in remark for remark in finding.remarks) == told
 
 
 def test_settings_are_read_from_both_places() -> None:
