@@ -55,7 +55,7 @@ class TritonPythonModel:
 
 
 COMPILED = """parameters { key: "compile" value { string_value: "true" } }
-parameters { key: "cuda_graph_batch_sizes" value { string_value: "8,32" } }
+parameters { key: "cuda_graph_batch_sizes" value { string_value: "32" } }
 """
 
 ECHO = """
