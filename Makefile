@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 BUILT := $(VENV)/.built
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo fmt lint test bench simulate lock clean
+.PHONY: help setup tensorrt demo fmt lint test bench simulate lock clean
 
 help: ## List the commands.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -22,6 +22,11 @@ $(BUILT): $(STAMP) Cargo.toml Cargo.lock build.rs pyproject.toml README.md $(wil
 	@touch $@
 
 setup: $(BUILT) ## Make .venv with all extras and build the wire into it, in release mode.
+
+tensorrt: ## Install TensorRT for RTX and the lean runtime in .tensorrt, for tests of real plans; 350 MB.
+	$(PYTHON) -m venv .tensorrt
+	.tensorrt/bin/python -m pip install --disable-pip-version-check --quiet numpy onnx protobuf tensorrt-rtx-cu13==1.7.1.116 \
+		tensorrt-lean-cu13-bindings==11.4.0.106 tensorrt-lean-cu13-libs==11.4.0.106
 
 demo: setup ## A real model, a real picture, through shared memory; half a minute once built.
 	$(BIN)/python -m examples.demo

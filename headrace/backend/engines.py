@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.backend import identity, onnxruntime, python, pytorch, simulated
+from headrace.backend import identity, onnxruntime, python, pytorch, simulated, tensorrt
 from headrace.backend.base import Load
 from headrace.core.errors import ConfigError
 
@@ -15,9 +15,10 @@ ENGINES: dict[str, Load] = {
     "python": python.load,
     "pytorch": pytorch.load,
     "simulated": simulated.load,
+    "tensorrt": tensorrt.load,
 }
 _WHY_NOT_ON_GPUS: dict[str, Callable[[Any], str]] = {"onnxruntime": onnxruntime.why_not_on_gpus}
-LATER = ("tensorrt", "openvino")
+LATER = ("openvino",)
 
 
 def why_not_on_gpus(config: Any) -> str:

@@ -10,6 +10,9 @@ from headrace.core.errors import ConfigError
 
 MAX_BATCH = "default-max-batch-size"
 POOL = "enable-global-threadpool"
+VERSION_COMPATIBLE = "version-compatible"
+NO_EFFECT = ("coalesce-request-input", "execution-policy")
+"""Settings of Triton's TensorRT backend for what is always, or never, so here."""
 POOL_SIZES = ("intra_op_thread_count", "inter_op_thread_count")
 SECONDS = ("stub-timeout-seconds", "execute-timeout-seconds")
 _SWITCHES = {"1": "1", "true": "1", "0": "0", "false": "0"}
@@ -20,6 +23,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "pytorch": (MAX_BATCH,),
     "identity": (MAX_BATCH,),
     "python": (MAX_BATCH, *SECONDS),
+    "tensorrt": (MAX_BATCH, VERSION_COMPATIBLE, *NO_EFFECT),
 }
 """What may be set, by backend; of the empty name, for all."""
 
@@ -60,6 +64,8 @@ def parse_backend_config(given: Iterable[str]) -> BackendConfig:
         remarks += [
             f"--backend-config=onnxruntime,{key} has no effect without {POOL}=1" for key in POOL_SIZES if key in pool
         ]
+    given_to_tensorrt = settings.get("tensorrt", {})
+    remarks += [f"--backend-config=tensorrt,{key} has no effect here" for key in NO_EFFECT if key in given_to_tensorrt]
     return BackendConfig(settings, tuple(remarks))
 
 
@@ -79,7 +85,9 @@ def _checked(text: str, backend: str, key: str, value: str) -> str:
         near = difflib.get_close_matches(key, keys, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join(keys)}"
         raise ConfigError(f"--backend-config={text}: unknown setting '{key}'; {hint}")
-    if key == POOL:
+    if key in NO_EFFECT:
+        return value
+    if key in (POOL, VERSION_COMPATIBLE):
         if value.lower() not in _SWITCHES:
             raise ConfigError(f"--backend-config={text}: {key} must be 1, true, 0 or false, got '{value}'")
         return _SWITCHES[value.lower()]

@@ -35,7 +35,7 @@ _KNOWN_FILES = {name: backend for backend, name in DEFAULT_FILES.items()} | {PT2
 DEFAULT_MAX_BATCH = 4
 """Rows for a model that can batch and whose config does not say how many (Triton's `default-max-batch-size`).
 """
-GPU_BACKENDS = ("onnxruntime", "pytorch", "python", "simulated")
+GPU_BACKENDS = ("onnxruntime", "pytorch", "python", "simulated", "tensorrt")
 """Backends that have instances on GPUs: KIND_AUTO means a GPU for them, if there is one."""
 DEFAULT_CPU_INSTANCES = {"onnxruntime": 2}
 """Instances of a CPU group without `count`; 1 for backends not named."""
@@ -117,11 +117,19 @@ def complete_from_signature(
         )
     with told_together() as part:
         with part():
+            _check_rows(config.max_batch_size, signature)
+        with part():
             _complete_tensors(
                 config.input, signature.inputs, "input", batches, all_needed=True, more=signature.defaulted
             )
         with part():
             _complete_tensors(config.output, signature.outputs, "output", batches, all_needed=False)
+
+
+def _check_rows(max_batch_size: int, signature: ModelSignature) -> None:
+    if signature.most_rows and max_batch_size > signature.most_rows:
+        what = f"max_batch_size is {max_batch_size}, but the model file takes {signature.most_rows} rows at most"
+        raise ConfigError(": ".join([what, ". ".join(signature.remarks)]))
 
 
 def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_size: bool, default: int) -> None:
@@ -130,6 +138,7 @@ def _complete_batching(config: Any, signature: ModelSignature, sets_max_batch_si
     ranks = {tensor.name: len(tensor.dims) for tensor in signature.inputs + signature.outputs}
     if any(len(tensor.dims) == ranks.get(tensor.name) for tensor in [*config.input, *config.output]):
         return  # dims are given with the batch dimension: the owner means shapes that are whole
+    default = signature.most_rows or default
     config.max_batch_size = default
     if default > 1 and not config.WhichOneof("scheduling_choice"):
         config.dynamic_batching.SetInParent()

@@ -24,6 +24,10 @@ class ModelSignature:
     """Inputs that the file has values for: a config may name them, and only they may be optional."""
     text_only: bool = False
     """BYTES elements must be UTF-8."""
+    most_rows: int = 0
+    """The largest batch that the file can take; 0: of any size."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on what the file can do, for the log."""
 
     @property
     def can_batch(self) -> bool:

@@ -17,6 +17,7 @@ from headrace.core.errors import ConfigError
 READ_PARAMETERS = {
     "onnxruntime": onnx_settings.KEYS,
     "pytorch": ("fp16", "channels_last", "cuda_graphs", "cuda_graph_batch_sizes", "compile"),
+    "tensorrt": ("cuda_graphs",),
     "simulated": ("batch_us", "row_us", "blocking", "lost_gpu", "lost_after"),
 }
 """Parameters that backends read."""
@@ -80,7 +81,7 @@ def _group_features(group: Any) -> Iterator[str]:
 
 def _tensor_features(tensor: Any, backend: str) -> Iterator[str]:
     for field in ("is_shape_tensor", "is_non_linear_format_io", "allow_ragged_batch"):
-        if getattr(tensor, field, False):
+        if getattr(tensor, field, False) and (field, backend) != ("is_shape_tensor", "tensorrt"):
             yield field
     if getattr(tensor, "optional", False) and backend not in OPTIONAL_BACKENDS:
         yield f"optional by backend '{backend}'"
@@ -103,12 +104,18 @@ def _queue_features(batching: Any) -> Iterator[str]:
             yield f"default_queue_policy.{field}"
 
 
-def _hints(config: Any) -> Iterator[str]:
+def _optimization_hints(config: Any) -> Iterator[str]:
     for field, value in config.optimization.ListFields():
         if field.name in ("graph", "execution_accelerators") and config.backend == "onnxruntime":
             continue
-        if not field.name.endswith("_pinned_memory") or not value.enable:  # true is the default, and what is done
+        if field.name == "cuda" and config.backend == "tensorrt":  # its graphs are there anyway
+            yield from (f"optimization.cuda.{one.name}" for one, _ in value.ListFields() if one.name != "graphs")
+        elif not field.name.endswith("_pinned_memory") or not value.enable:  # true is the default, and what is done
             yield f"optimization.{field.name}"
+
+
+def _hints(config: Any) -> Iterator[str]:
+    yield from _optimization_hints(config)
     if config.HasField("model_metrics"):
         yield "model_metrics"
     for field in ("model_warmup", "cc_model_filenames", "runtime"):

@@ -6,9 +6,10 @@ Every call of the bindings gives the interpreter lock back while it is in the dr
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.memory import cuda_graphs
 from headrace.memory.device import Copy, Device, DeviceError
 
 _NON_BLOCKING = 1
@@ -110,6 +111,10 @@ class CudaDevice:
         targets, sources, sizes = (list(column) for column in zip(*copies, strict=True))
         count = len(copies)
         self._call(self._runtime.cudaMemcpyBatchAsync, targets, sources, sizes, count, self._any_order, [0], 1, stream)
+
+    def capture(self, stream: Any, work: Callable[[], None]) -> cuda_graphs.CudaGraph:
+        """`cudaStreamBeginCapture` to `cudaGraphInstantiate`."""
+        return cuda_graphs.capture(self._runtime, self._call, stream, work)
 
     def lock(self, address: int, nbytes: int) -> None:
         """`cudaHostRegister`; with unified addressing its default is portable to all devices."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 Copy = tuple[int, int, int]
@@ -17,6 +17,16 @@ PIECE = 1 << 30
 
 class DeviceError(Exception):
     """A call of the device's driver failed; the text has the driver's name of the error."""
+
+
+class Graph(Protocol):
+    """Work that was captured from a stream, to be put on one by one call. The addresses that it uses are part of it."""
+
+    def launch(self, stream: Any) -> None:
+        """Puts it on the stream. Raises `DeviceError`."""
+
+    def close(self) -> None:
+        """Gives back what it holds; it is on no stream any more. Raises `DeviceError`."""
 
 
 class Device(Protocol):
@@ -59,6 +69,9 @@ class Device(Protocol):
 
     def copy(self, stream: Any, copies: Sequence[Copy]) -> None:
         """Puts copies on the stream; they may run in any order among themselves."""
+
+    def capture(self, stream: Any, work: Callable[[], None]) -> Graph:
+        """A graph of what `work` puts on the stream; nothing of it runs. Raises `DeviceError` if there can be none."""
 
     def lock(self, address: int, nbytes: int) -> None:
         """Page-locks host memory for all devices. Raises `DeviceError`."""

@@ -42,6 +42,21 @@ class Rates:
 _ADDRESSES = 1 << 56
 """Where the memory of simulated devices begins: no process has memory of its own there."""
 _ADDRESSES_EACH = 1 << 48
+_ALIGNMENT = 256
+
+
+@dataclass(frozen=True)
+class SimulatedGraph:
+    """Does the work again with each launch: it takes as long."""
+
+    work: Callable[[], None]
+
+    def launch(self, stream: SimulatedStream) -> None:  # noqa: ARG002 - the work has its stream
+        """Does it."""
+        self.work()
+
+    def close(self) -> None:
+        """Nothing to give back."""
 
 
 @dataclass
@@ -136,15 +151,23 @@ class SimulatedDevice:
         self._check()
         self._take("compute", stream, duration_ns)
 
+    def capture(self, stream: SimulatedStream, work: Callable[[], None]) -> SimulatedGraph:
+        """The work, which is done once for what it says of itself; that takes no time."""
+        free_at = stream.free_at
+        work()
+        stream.free_at = free_at
+        return SimulatedGraph(work)
+
     def _take(self, engine: str, stream: SimulatedStream, duration_ns: int) -> None:
         start = max(stream.free_at, self._engines_free_at[engine], self.clock())
         stream.free_at = self._engines_free_at[engine] = start + duration_ns
 
     def allocate(self, nbytes: int) -> int:
-        """An address that is nobody else's."""
+        """An aligned address that is nobody else's."""
         freed = self._freed.get(nbytes)
         address = freed.pop() if freed else _ADDRESSES + self.index * _ADDRESSES_EACH + self._reserved
-        self._reserved = max(self._reserved, address + nbytes - _ADDRESSES - self.index * _ADDRESSES_EACH)
+        end = address + nbytes - _ADDRESSES - self.index * _ADDRESSES_EACH
+        self._reserved = max(self._reserved, end + -end % _ALIGNMENT)
         self._blocks[address] = nbytes
         return address
 

@@ -38,7 +38,7 @@ class Prepared:
     spec: ModelSpec
     model: Model
     remarks: tuple[str, ...]
-    """Sentences on what is accepted and not used, or looks like a mistake."""
+    """Sentences on what is accepted and not used, or looks like a mistake, and on what the file can do."""
     completed: tuple[str, ...]
     """Fields of the config that were filled in."""
 
@@ -119,7 +119,8 @@ def prepare(
             labels = read_labels(config, found.directory)
     assert model is not None, "a model that cannot be opened is an error"
     spec = model_spec(config, labels)
-    return Prepared(spec, model, (*remarks, *label_remarks(spec.outputs)), _filled_in(given.message, config))
+    told = model.signature.remarks if model.signature is not None else ()
+    return Prepared(spec, model, (*told, *remarks, *label_remarks(spec.outputs)), _filled_in(given.message, config))
 
 
 def _open(found: FoundModel, version: int, config: Any, rules: ConfigRules) -> Model:
