@@ -24,8 +24,8 @@ from headrace.memory.device import Device, DeviceError, Graph
 from headrace.memory.pinning import Pinning
 
 _SLOTS = (0, 1)
-NO_GRAPH = "no_cuda_graph"
-"""The fall-back's name in the metrics."""
+NO_GRAPH = "cuda_graph"
+"""The fall-back of a batch that would have had one, by its name in the metrics."""
 
 
 class TensorRtInstance(BlockingInstance):

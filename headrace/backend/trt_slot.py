@@ -231,7 +231,7 @@ def make_allocator(trt: Any, device: Device) -> Any:
             self.shape: Shape = ()
 
         def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:  # noqa: ARG002
-            if size > self.capacity:
+            if size > self.capacity or not self.address:  # also an empty output has an address
                 try:
                     self._grow(size)
                 except DeviceError:  # it may not leave a callback; TensorRT fails then, and the caller tells

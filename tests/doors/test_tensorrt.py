@@ -1,4 +1,6 @@
-"""TensorRT plans through the doors, with a double of the library, on simulated GPUs: nothing is computed there."""
+"""TensorRT plans through the doors, with a double of the library: on two simulated GPUs, where nothing is computed, and
+on one whose memory is the host's.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,19 @@ from collections.abc import Iterator
 from concurrent.futures import wait
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
+from tritonclient.utils import shared_memory as shm
 
 from tests import models_tensorrt as models
 from tests.doors.asking import ask
+from tests.doors.clients import region
 from tests.metrics import read_metric
 from tests.models_tensorrt import affine, rows, tensor
-from tests.servers import RunningServer
+from tests.servers import RunningServer, start_headrace
 
 GPU = "backend: 'tensorrt' "
 HALF = {
@@ -140,8 +145,8 @@ def test_a_shape_that_no_profile_takes_names_all_profiles(client) -> None:
 
 def test_batches_without_a_graph_are_counted(client, server: RunningServer) -> None:
     ask(client, "stubborn", np.ones((1, 4), np.float32), name="x", output="y")[0].result(60)
-    assert read_metric(server, "headrace_transfer_fallback_total", model="stubborn", name="no_cuda_graph") == 1
-    assert read_metric(server, "headrace_transfer_fallback_total", model="few", name="no_cuda_graph") == 0
+    assert read_metric(server, "headrace_transfer_fallback_total", model="stubborn", name="cuda_graph") == 1
+    assert read_metric(server, "headrace_transfer_fallback_total", model="few", name="cuda_graph") == 0
 
 
 @pytest.mark.parametrize(
@@ -168,3 +173,104 @@ def test_batches_without_a_graph_are_counted(client, server: RunningServer) -> N
 def test_what_is_wrong_is_said(client, model: str, words: str) -> None:
     reasons = {row.name: row.reason for row in client.get_model_repository_index().models}
     assert words in reasons[model]
+
+
+@pytest.fixture(scope="module")
+def computing(tmp_path_factory) -> Iterator[RunningServer]:
+    """A server whose GPU computes."""
+    repository = tmp_path_factory.mktemp("models")
+    for name, graphs, capturable in (("graphs", "true", True), ("plain", "false", True), ("stubborn", "true", False)):
+        description = affine(rows(1, 4, 8), rows(1, 16, 16), capturable=capturable)
+        group = "instance_group { count: 2 }"
+        models.write(repository, name, description, GPU + group + models.parameter("cuda_graphs", graphs))
+    models.write(repository, "every", EVERY)
+    models.write(repository, "wide", WIDE)
+    models.write(repository, "fill", models.filled())
+    found = affine({"x": [[8], [8], [8]]}, dims=(8,))
+    found["tensors"].append(tensor("found", "OUTPUT", ["?"], of="x", does="nonzero"))
+    models.write(repository, "found", found)
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    running = start_headrace(repository, log, module="tests.tensorrt_double.serve")
+    yield running
+    assert running.stop() == 0, log.read_text()
+
+
+@pytest.fixture
+def asking(computing: RunningServer) -> Iterator[grpcclient.InferenceServerClient]:
+    with grpcclient.InferenceServerClient(computing.grpc) as connected:
+        yield connected
+
+
+@pytest.mark.parametrize("model", ["graphs", "plain", "stubborn"])
+def test_batches_of_many_clients_are_what_the_plan_computes(asking, computing: RunningServer, model: str) -> None:
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal((1 + number % 16, 4), np.float32) for number in range(200)]
+    futures = [ask(asking, model, array, name="x", output="y")[0] for array in arrays]
+    assert not wait(futures, timeout=60).not_done
+    for array, future in zip(arrays, futures, strict=True):
+        np.testing.assert_array_equal(future.result(), array * 2 + 1)
+    counted = read_metric(computing, "headrace_transfer_fallback_total", model=model, name="cuda_graph")
+    executions = asking.get_inference_statistics(model).model_stats[0].execution_count
+    assert counted == (executions if model == "stubborn" else 0)
+    told = computing.log.read_text().count(f"model '{model}' is computed without CUDA graphs: TensorRT could not")
+    assert told == (model == "stubborn")
+
+
+def test_open_shapes_come_and_come_again(asking) -> None:
+    for width in (4, 100, 4, 100, 4, 100):
+        array = np.random.default_rng(width).standard_normal((2, width), np.float32)
+        np.testing.assert_array_equal(ask(asking, "wide", array, name="x", output="y")[0].result(60), array * 2 + 1)
+
+
+def test_system_regions_in_and_out_are_not_touched_by_the_cpu(asking, computing: RunningServer) -> None:
+    copied = "headrace_transfer_copied_bytes_total"
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with region(asking, 4096) as (name, handle):
+        shm.set_shared_memory_region(handle, [array], 20)  # TensorRT wants multiples of 256, clients need not
+        given = grpcclient.InferInput("x", [3, 4], "FP32")
+        given.set_shared_memory(name, array.nbytes, 20)
+        wanted = grpcclient.InferRequestedOutput("y")
+        wanted.set_shared_memory(name, array.nbytes, 1004)
+        before = read_metric(computing, copied, model="graphs")
+        asking.infer("graphs", [given], outputs=[wanted])
+        np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [3, 4], 1004), array * 2 + 1)
+        assert read_metric(computing, copied, model="graphs") == before
+
+
+def test_every_type(asking) -> None:
+    names = [
+        ("FP32", np.float32),
+        ("FP16", np.float16),
+        ("BF16", ml_dtypes.bfloat16),
+        ("INT8", np.int8),
+        ("INT32", np.int32),
+    ]
+    names += [("INT64", np.int64), ("BOOL", np.bool_), ("UINT8", np.uint8)]
+    inputs, arrays = [], {}
+    for kind, (name, dtype) in zip(TYPES, names, strict=True):
+        arrays[kind] = np.array([[0, 1], [3, 40]]).astype(dtype)
+        inputs.append(grpcclient.InferInput(kind, [2, 2], name))
+        inputs[-1].set_data_from_numpy(arrays[kind])
+    result = asking.infer("every", inputs)
+    for kind in set(TYPES) - {"BF16"}:
+        np.testing.assert_array_equal(result.as_numpy(f"to_{kind}"), (arrays[kind] * 2 + 1).astype(arrays[kind].dtype))
+    assert result.get_output("to_BF16").datatype == "BF16"
+
+
+def test_values_that_are_shapes(asking) -> None:
+    value = grpcclient.InferInput("x", [1], "FP32")
+    value.set_data_from_numpy(np.array([5], np.float32))
+    shape = grpcclient.InferInput("s", [2], "INT32")
+    for wanted in ([2, 3], [16, 16], [1, 1]):
+        shape.set_data_from_numpy(np.array(wanted, np.int32))
+        assert asking.infer("fill", [value, shape]).as_numpy("y").tolist() == np.full(wanted, 5).tolist()
+    shape.set_data_from_numpy(np.array([17, 1], np.int32))
+    with pytest.raises(InferenceServerException, match=r"no optimization profile takes .*values of s \[17, 1\]"):
+        asking.infer("fill", [value, shape])
+
+
+def test_outputs_whose_shape_depends_on_values(asking) -> None:
+    for count in (3, 0, 8, 5):
+        array = np.zeros(8, np.float32)
+        array[:count] = 1
+        assert ask(asking, "found", array, name="x", output="found")[0].result(60).tolist() == [1] * count
