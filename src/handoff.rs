@@ -102,8 +102,8 @@ impl Intake {
         self.inner.ring();
     }
 
-    /// The `count` oldest requests of `lane`, which leave the queue for `reason`; `None` when there are fewer, because another
-    /// thread was faster: decide anew.
+    /// The `count` oldest requests of `lane`, which leave the queue for `reason`; `None` when there are fewer, or they have more
+    /// rows than a batch may have, because another thread was faster: decide anew.
     fn take(&self, lane: u64, count: usize, reason: &str) -> Option<Batch> {
         let (key, requests) = self.inner.take(lane, count)?;
         Batch::new(self.inner.clone(), key, requests, reason)

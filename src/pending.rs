@@ -228,9 +228,12 @@ impl Lanes {
         self.by_number.values().all(|lane| lane.requests.is_empty())
     }
 
-    /// The `count` oldest requests of a lane, and its key; `None` when there are fewer.
-    fn take(&mut self, number: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
+    /// The `count` oldest requests of a lane, and its key; `None` when there are fewer, or they have more rows than `limit`.
+    fn take(&mut self, number: u64, count: usize, limit: u64) -> Option<(LaneKey, Vec<Request>)> {
         let lane = self.by_number.get_mut(&number).filter(|lane| lane.requests.len() >= count)?;
+        if lane.requests.iter().take(count).map(|request| request.rows).sum::<u64>() > limit {
+            return None;
+        }
         let requests: Vec<_> = lane.requests.drain(..count).collect();
         lane.rows -= requests.iter().map(|request| request.rows).sum::<u64>();
         let key = lane.key.clone();
@@ -397,11 +400,11 @@ impl Intake {
         lanes.wake_device(device);
     }
 
-    /// The `count` oldest requests of `lane`. `None` when there are fewer, because another thread was faster or clients went:
-    /// the caller decided on what is no more, and must look again.
+    /// The `count` oldest requests of `lane`. `None` when there are fewer, or they are no batch of this model, because another
+    /// thread was faster or clients went: the caller decided on what is no more, and must look again.
     pub(crate) fn take(&self, lane: u64, count: usize) -> Option<(LaneKey, Vec<Request>)> {
         let mut lanes = self.lanes.lock();
-        let (key, requests) = lanes.take(lane, count)?;
+        let (key, requests) = lanes.take(lane, count, self.spec.max_batch.max(1).unsigned_abs())?;
         lanes.ring();
         drop(lanes);
         if let Some(first) = requests.first() {

@@ -101,6 +101,25 @@ def test_more_than_waits_is_not_taken(client, intake: Intake) -> None:
     np.testing.assert_array_equal(answer.result(30), [[1, 1]])
 
 
+def test_requests_that_another_thread_left_make_no_batch_of_too_many_rows(client, intake: Intake) -> None:
+    """Of two threads that decided on the first two of three requests, the second must not take the large third."""
+    for number, rows in enumerate((1, 1, 4)):
+        ask(client, "m", np.ones((rows, 2)))
+        while intake.waiting() == number:
+            pass
+    pending = intake.wait([], None, HOST, None, 100)
+    assert pending is not None
+    _, _, _, [(lane, _, waiting, _)] = pending
+    assert waiting == [1, 1, 4]
+    faster = intake.take(lane, 1, "test")
+    assert intake.take(lane, 2, "test") is None, "5 rows; max_batch_size is 4"
+    rest = [intake.take(lane, 1, "test"), intake.take(lane, 1, "test")]
+    batches = [batch for batch in (faster, *rest) if batch is not None]
+    assert [batch.rows for batch in batches] == [1, 1, 4]
+    for batch in batches:
+        batch.fail("INTERNAL", "over")
+
+
 def test_wrong_shapes_and_buffers_of_an_instance_are_refused(client, intake: Intake) -> None:
     answer, _ = ask(client, "m", np.ones((1, 2)))
     batch = take(intake)
