@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from weakref import WeakValueDictionary
 
 from headrace.backend.base import DeviceInstance, Instance, ModelFile
-from headrace.backend.trt_engine import Complaints, Engine, import_library, make_runtime, open_plan
+from headrace.backend.trt_engine import Complaints, Engine, import_library, load_plugins, make_runtime, open_plan
 from headrace.backend.trt_instance import TensorRtInstance
 from headrace.backend.trt_plan import read_header
 from headrace.backend.trt_profiles import Profile
-from headrace.config.backend_config import VERSION_COMPATIBLE
+from headrace.config.backend_config import PLUGINS, VERSION_COMPATIBLE
 from headrace.config.model import ModelSignature, ModelSpec
 from headrace.core.errors import ConfigError
 from headrace.memory.device import Device
@@ -34,6 +34,7 @@ class TensorRtModel:
         plan = self._path.read_bytes()
         self._header = read_header(plan)
         self._trt = import_library(self._header)
+        load_plugins(file.settings.get(PLUGINS, ""))
         self._complaints = Complaints()
         self._runtime = make_runtime(self._trt, self._complaints)
         if file.settings.get(VERSION_COMPATIBLE) == "1":

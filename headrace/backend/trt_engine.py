@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.backend.trt_plan import LIBRARY_NAMES, Library, PlanHeader
+from headrace.backend.trt_plan import Library, PlanHeader
 from headrace.backend.trt_profiles import Profile, Range
 from headrace.config.model import ModelSignature
 from headrace.core.dtype import DTYPES
@@ -20,6 +20,8 @@ from headrace.core.tensor import Shape, TensorSpec
 
 _FIRST_VERSION = {Library.TENSORRT: 10, Library.RTX: 1}
 """From here on execution contexts may share a profile (TensorRT 8 and 9 forbid it by default)."""
+_MODULES = {Library.TENSORRT: ("tensorrt", "tensorrt_lean"), Library.RTX: ("tensorrt_rtx",)}
+"""The lean runtime runs plans that were built version-compatible."""
 _INSTALL = {Library.TENSORRT: "pip install tensorrt", Library.RTX: "pip install tensorrt-rtx-cu13"}
 _TYPES = {
     "FLOAT": "FP32",
@@ -109,22 +111,38 @@ def import_library(header: PlanHeader) -> Any:
     Raises:
         ConfigError: when it is not installed, or is too old.
     """
-    name = LIBRARY_NAMES[header.library]
-    try:
-        trt = importlib.import_module(header.library.value)
-    except ImportError as error:
+    name = header.library.value
+    module = next((module for module in _MODULES[header.library] if _is_installed(module)), None)
+    if module is None:
         other = next(library for library in Library if library is not header.library)
-        beside = f"; {LIBRARY_NAMES[other]} is installed and cannot read it" if _is_installed(other) else ""
-        hint = f"{_INSTALL[header.library]} ({error})"
-        raise ConfigError(f"this is {header}, and {name} is not installed{beside}: {hint}") from error
+        has_other = any(map(_is_installed, _MODULES[other]))
+        beside = f"; {other.value} is installed and cannot read it" if has_other else ""
+        raise ConfigError(f"this is {header}, and {name} is not installed{beside}: {_INSTALL[header.library]}")
+    try:
+        trt = importlib.import_module(module)
+    except (ImportError, OSError) as error:  # its shared libraries may be missing, or those of CUDA
+        raise ConfigError(f"this is {header}, and '{module}' is installed but cannot be imported: {error}") from error
     first = _FIRST_VERSION[header.library]
     if int(str(trt.__version__).split(".")[0]) < first:
         raise ConfigError(f"{name} {trt.__version__} is installed; {first} or later is needed")
     return trt
 
 
-def _is_installed(library: Library) -> bool:
-    return importlib.util.find_spec(library.value) is not None
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def load_plugins(paths: str) -> None:
+    """Loads libraries of plugins, `;` between their paths; TensorRT finds what they register.
+
+    Raises:
+        ConfigError: naming the one that cannot be loaded.
+    """
+    for path in filter(None, paths.split(";")):
+        try:
+            ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            raise ConfigError(f"--backend-config=tensorrt,plugins={paths}: {path} cannot be loaded: {error}") from error
 
 
 def make_runtime(trt: Any, complaints: Complaints) -> Any:
@@ -193,9 +211,9 @@ def explain(header: PlanHeader, installed: str, errors: Sequence[str]) -> str:
     for pattern, words in _REASONS:
         if found := re.search(pattern, text):
             groups = {key: value or "" for key, value in found.groupdict().items()}
-            told = words.format(header=header, installed=installed, library=LIBRARY_NAMES[header.library], **groups)
+            told = words.format(header=header, installed=installed, library=header.library.value, **groups)
             return f"{told} ({text})"
-    return f"{header} cannot be opened by {LIBRARY_NAMES[header.library]} {installed} ({text})"
+    return f"{header} cannot be opened by {header.library.value} {installed} ({text})"
 
 
 _REASONS = (

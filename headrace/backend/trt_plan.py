@@ -21,13 +21,10 @@ _FIRST_MAJOR_OF_TENSORRT = 8
 
 
 class Library(Enum):
-    """Who reads a plan; the value is its Python module."""
+    """Who reads a plan."""
 
-    TENSORRT = "tensorrt"
-    RTX = "tensorrt_rtx"
-
-
-LIBRARY_NAMES = {Library.TENSORRT: "TensorRT", Library.RTX: "TensorRT for RTX"}
+    TENSORRT = "TensorRT"
+    RTX = "TensorRT for RTX"
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class PlanHeader:
     """Where the plan begins in its file."""
 
     def __str__(self) -> str:
-        return f"a plan of {LIBRARY_NAMES[self.library]} {self.version}"
+        return f"a plan of {self.library.value} {self.version}"
 
 
 def read_header(data: bytes) -> PlanHeader:

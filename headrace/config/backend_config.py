@@ -11,6 +11,7 @@ from headrace.core.errors import ConfigError
 MAX_BATCH = "default-max-batch-size"
 POOL = "enable-global-threadpool"
 VERSION_COMPATIBLE = "version-compatible"
+PLUGINS = "plugins"
 NO_EFFECT = ("coalesce-request-input", "execution-policy")
 """Settings of Triton's TensorRT backend for what is always, or never, so here."""
 POOL_SIZES = ("intra_op_thread_count", "inter_op_thread_count")
@@ -23,7 +24,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "pytorch": (MAX_BATCH,),
     "identity": (MAX_BATCH,),
     "python": (MAX_BATCH, *SECONDS),
-    "tensorrt": (MAX_BATCH, VERSION_COMPATIBLE, *NO_EFFECT),
+    "tensorrt": (MAX_BATCH, VERSION_COMPATIBLE, PLUGINS, *NO_EFFECT),
 }
 """What may be set, by backend; of the empty name, for all."""
 
@@ -85,7 +86,7 @@ def _checked(text: str, backend: str, key: str, value: str) -> str:
         near = difflib.get_close_matches(key, keys, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there is {', '.join(keys)}"
         raise ConfigError(f"--backend-config={text}: unknown setting '{key}'; {hint}")
-    if key in NO_EFFECT:
+    if key == PLUGINS or key in NO_EFFECT:
         return value
     if key in (POOL, VERSION_COMPATIBLE):
         if value.lower() not in _SWITCHES:

@@ -18,6 +18,8 @@ PAGES = [
     "docs/flags.md",
     "docs/coming-from-triton.md",
     "docs/onnx.md",
+    "docs/tensorrt.md",
+    "docs/differences.md",
     "examples/demo/README.md",
     "attacks/README.md",
 ]

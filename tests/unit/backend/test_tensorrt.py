@@ -100,7 +100,7 @@ def device(monkeypatch) -> Iterator[HostDevice]:
 
     assert tensorrt.__file__.startswith(str(models.DOUBLE))
     yield HostDevice(tensorrt)
-    sys.modules.pop("tensorrt")
+    sys.modules.pop("tensorrt", None)
 
 
 @dataclass
@@ -349,3 +349,29 @@ def test_a_library_that_is_too_old(tmp_path, device: HostDevice, monkeypatch) ->
     monkeypatch.setattr(device.double, "__version__", "8.6.1")
     with pytest.raises(ConfigError, match=r"TensorRT 8.6.1 is installed; 10 or later is needed"):
         start(tmp_path, device, affine(rows(1, 4, 8)))
+
+
+@pytest.mark.usefixtures("device")
+def test_plugins_are_loaded_first(tmp_path) -> None:
+    (tmp_path / "model.plan").write_bytes(models.plan(affine(rows(1, 4, 8))))
+    settings = {"plugins": "libm.so.6", "version-compatible": "1"}
+    assert load(ModelFile(tmp_path, "model.plan", settings))._runtime.engine_host_code_allowed
+    with pytest.raises(ConfigError, match=r"plugins=libm.so.6;no.so: no.so cannot be loaded: no.so: cannot open"):
+        load(ModelFile(tmp_path, "model.plan", {"plugins": "libm.so.6;no.so"}))
+    assert not load(ModelFile(tmp_path, "model.plan"))._runtime.engine_host_code_allowed
+
+
+@pytest.mark.usefixtures("device")
+def test_the_lean_runtime_stands_in(tmp_path, monkeypatch) -> None:
+    (tmp_path / "tensorrt_lean.py").write_text((models.DOUBLE / "tensorrt.py").read_text())
+    (tmp_path / "model.plan").write_bytes(models.plan(affine(rows(1, 4, 8))))
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(models.DOUBLE)])
+    monkeypatch.delitem(sys.modules, "tensorrt")
+    with pytest.raises(ConfigError, match=r"this is a plan of TensorRT 10.9.0.34, and TensorRT is not installed: pip"):
+        load(ModelFile(tmp_path, "model.plan"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert load(ModelFile(tmp_path, "model.plan")).signature is not None
+    (tmp_path / "tensorrt_lean.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.delitem(sys.modules, "tensorrt_lean")
+    with pytest.raises(ConfigError, match=r"'tensorrt_lean' is installed but cannot be imported: libcudart.so.13"):
+        load(ModelFile(tmp_path, "model.plan"))

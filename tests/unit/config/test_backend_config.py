@@ -21,6 +21,19 @@ def test_a_backends_own_before_those_for_all() -> None:
     assert config.remarks == ()
 
 
+def test_settings_of_tensorrt() -> None:
+    config = parse_backend_config(
+        ["tensorrt,version-compatible=TRUE", "tensorrt,plugins=a.so;b.so", "tensorrt,execution-policy=BLOCKING"]
+    )
+    assert config.of("tensorrt")["version-compatible"] == "1"
+    assert config.of("tensorrt")["plugins"] == "a.so;b.so"
+    assert config.remarks == ("--backend-config=tensorrt,execution-policy has no effect here",)
+    with pytest.raises(ConfigError, match=r"unknown setting 'plugin'; did you mean 'plugins'\?"):
+        parse_backend_config(["tensorrt,plugin=a.so"])
+    with pytest.raises(ConfigError, match="version-compatible must be 1, true, 0 or false, got 'yes'"):
+        parse_backend_config(["tensorrt,version-compatible=yes"])
+
+
 def test_what_has_no_effect() -> None:
     config = parse_backend_config(["tensorflow,version=2", "onnxruntime,intra_op_thread_count=3"])
     assert config.remarks == (

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from headrace.config.complete import check_name, complete_backend, complete_defaults, complete_from_signature
 from headrace.config.model import ModelSignature, model_spec
 from headrace.config.pbtxt import GivenConfig
+from headrace.config.validate import validate
 from headrace.core.dtype import DTYPES
 from headrace.core.errors import ConfigError
 from headrace.core.messages import ModelConfig, parse_text
@@ -138,3 +141,21 @@ def test_a_backend_that_cannot_be_told() -> None:
     with pytest.raises(ConfigError, match=r"must specify 'platform' or 'backend' for model 'm': .* has readme.txt"):
         complete_backend(given(), "m", {"readme.txt"})
     assert complete_backend(given('default_model_filename: "net.onnx"'), "m", {"net.onnx"}).backend == "onnxruntime"
+
+
+@pytest.mark.parametrize(("text", "rows"), [("", 8), ("max_batch_size: 3", 3), ("max_batch_size: 8", 8)])
+def test_a_file_that_knows_its_largest_batch(text: str, rows: int) -> None:
+    config = complete(text, replace(BATCHING, most_rows=8))
+    assert config.max_batch_size == rows
+    assert config.HasField("dynamic_batching") == (not text)
+    with pytest.raises(ConfigError, match="max_batch_size is 9, but the model file takes 8 rows at most: as built"):
+        complete("max_batch_size: 9", replace(BATCHING, most_rows=8, remarks=("as built",)))
+
+
+def test_cuda_graphs_of_tensorrt_are_no_hint() -> None:
+    hints = validate(
+        complete('backend: "tensorrt" optimization { cuda { graphs: true busy_wait_events: true } }', FIXED)
+    )
+    assert [hint for hint in hints if "optimization" in hint] == [
+        "optimization.cuda.busy_wait_events is accepted and has no effect here"
+    ]
