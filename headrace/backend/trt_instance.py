@@ -186,7 +186,7 @@ class TensorRtInstance(BlockingInstance):
         return self._fallbacks
 
     def close(self) -> None:
-        """Frees contexts, graphs, buffers and scratch memory."""
+        """Frees contexts, graphs, buffers and scratch memory, and the plan with the last instance on its GPU."""
         for slot in self._slots.values():
             slot.close(self._device)
         self._slots.clear()
@@ -194,6 +194,7 @@ class TensorRtInstance(BlockingInstance):
             self._device.free(self._scratch)
             self._scratch = 0
         self._device.close(self.stream)
+        del self._plan
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from headrace.backend.base import ModelFile
 from headrace.backend.tensorrt import load
@@ -375,3 +379,36 @@ def test_the_lean_runtime_stands_in(tmp_path, monkeypatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorrt_lean")
     with pytest.raises(ConfigError, match=r"'tensorrt_lean' is installed but cannot be imported: libcudart.so.13"):
         load(ModelFile(tmp_path, "model.plan"))
+
+
+def test_instances_on_a_gpu_share_the_plan_and_the_last_frees_it(tmp_path, device: HostDevice) -> None:
+    (tmp_path / "model.plan").write_bytes(models.plan(affine(rows(1, 4, 8))))
+    model = load(ModelFile(tmp_path, "model.plan"))
+    spec = start(tmp_path, device, affine(rows(1, 4, 8))).spec
+    instances = [model.start_device_instance(spec, device, Pinning([], Lines())) for _ in range(2)]
+    engine = weakref.ref(model._on_device[0].engine)
+    for instance in instances:
+        assert engine() is not None
+        instance.prepare()
+        instance.close()
+    device.graphs.clear()  # the double of a graph holds its context
+    gc.collect()
+    assert engine() is None
+    assert not dict(model._on_device)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12), st.sampled_from([0, 1])), max_size=40), st.booleans())
+def test_any_batches_in_any_order(tmp_path, device: HostDevice, batches, capturable: bool) -> None:
+    """What fits a profile is computed, whatever came before in the slot; what does not is refused."""
+    profiles = [{"x": [[1, 1], [2, 4], [4, 12]]}, {"x": [[2, 1], [8, 2], [8, 6]]}]
+    started = start(tmp_path, device, affine(*profiles, dims=(-1, -1), capturable=capturable))
+    for number, (count, width, slot) in enumerate(batches):
+        x = np.random.default_rng(number).standard_normal((count, width), np.float32)
+        if count <= 4 or (count <= 8 and width <= 6):
+            np.testing.assert_array_equal(started.run(x, slot=slot)[0], x * 2 + 1)
+        else:
+            with pytest.raises(ConfigError, match="no optimization profile takes"):
+                started.run(x, slot=slot)
+    started.instance.close()
+    assert not device.blocks
