@@ -16,7 +16,7 @@ from headrace.backend.trt_profiles import Profile, Range
 from headrace.config.model import ModelSignature
 from headrace.core.dtype import DTYPES
 from headrace.core.errors import ConfigError
-from headrace.core.tensor import Shape, TensorSpec
+from headrace.core.tensor import TensorSpec
 
 _FIRST_VERSION = {Library.TENSORRT: 10, Library.RTX: 1}
 """From here on execution contexts may share a profile (TensorRT 8 and 9 forbid it by default)."""
@@ -259,17 +259,26 @@ def _tensor(trt: Any, engine: Any, name: str) -> PlanTensor:
 
 
 def _profile(engine: Any, inputs: Sequence[PlanTensor], index: int) -> Profile:
-    shapes = {tensor.spec.name: _range(engine.get_tensor_profile_shape(tensor.spec.name, index)) for tensor in inputs}
-    on_host = [tensor.spec.name for tensor in inputs if tensor.on_host]
-    # The library's own names of these two arguments are the wrong way round.
-    values = {name: _range(engine.get_tensor_profile_values(index, name)) for name in on_host}
+    shapes = {tensor.spec.name: _shapes(engine, tensor, index) for tensor in inputs}
+    values = {tensor.spec.name: _values(engine, tensor, index) for tensor in inputs if tensor.on_host}
     return Profile(index, shapes, values)
 
 
+def _shapes(engine: Any, tensor: PlanTensor, index: int) -> Range:
+    dims = tensor.spec.dims
+    if -1 not in dims:  # a plan without dynamic shapes needs no profile, and may have none
+        return Range(dims, dims, dims)
+    return _range(engine.get_tensor_profile_shape(tensor.spec.name, index))
+
+
+def _values(engine: Any, tensor: PlanTensor, index: int) -> Range:
+    # The library's own names of these two arguments are the wrong way round.
+    three = engine.get_tensor_profile_values(index, tensor.spec.name)
+    if not three:
+        raise ConfigError(f"profile {index} of the plan has no values for the shapes in input '{tensor.spec.name}'")
+    return _range(three)
+
+
 def _range(three: Sequence[Sequence[int]]) -> Range:
-    smallest, tuned, largest = (_shape(one) for one in three)
+    smallest, tuned, largest = (tuple(int(dim) for dim in dims) for dims in three)
     return Range(smallest, tuned, largest)
-
-
-def _shape(dims: Sequence[int]) -> Shape:
-    return tuple(int(dim) for dim in dims)

@@ -46,6 +46,7 @@ class TensorRtInstance(BlockingInstance):
         self._can_capture = True
         self._host_inputs = [tensor for tensor in plan.inputs if tensor.on_host]
         self._sizes = batch_sizes(spec.max_batch_size) if spec.max_batch_size > 0 else []
+        self._maker: SlotMaker | None = None
         self._slots: dict[int, Slot] = {}
         self._scratch = 0
         self._fallbacks: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class TensorRtInstance(BlockingInstance):
         self._scratch = self._device.allocate(size)
         handle = self._device.handle(self.stream)
         maker = SlotMaker(self._plan, self._spec, self._device, self._pinning, handle, (self._scratch, size))
+        self._maker = maker
         for number in _SLOTS:
             self._slots[number] = maker.make(self._profiles)
         if self._host_inputs or any(slot.growing or slot.on_host for slot in self._slots.values()):
@@ -116,12 +118,14 @@ class TensorRtInstance(BlockingInstance):
         known = slot.known.get(key)
         if known is not None and known.graph is not None:
             known.graph.launch(self.stream)
+        elif known is not None and self._wants_graphs and self._can_capture:
+            self._execute_and_capture(slot, profile, shapes, known)
         else:
             context = self._execute(slot, profile, shapes)
             if known is None:
                 known = Known(self._output_shapes(slot, context, shapes))
-            elif self._wants_graphs:
-                known.graph = self._capture(context)
+            if self._wants_graphs and not self._can_capture:
+                self._fallbacks = (NO_GRAPH,)
         if not self._host_inputs:  # otherwise the shapes of outputs depend on more than the shapes of inputs
             slot.keep(key, known)
         return known
@@ -144,6 +148,16 @@ class TensorRtInstance(BlockingInstance):
         self._enqueue(context)
         return context
 
+    def _execute_and_capture(self, slot: Slot, profile: Profile, shapes: Mapping[str, Shape], known: Known) -> None:
+        if known.context is None:
+            assert self._maker is not None, "it was prepared"
+            known.context = self._maker.context(slot, profile)
+            set_shapes(self._plan, known.context, shapes)
+        self._enqueue(known.context)
+        known.graph = self._capture(known.context)
+        if not self._can_capture:
+            known.context = None
+
     def _enqueue(self, context: Any) -> None:
         if not context.execute_async_v3(self._device.handle(self.stream)):
             why = "; ".join(self._plan.complaints.take()) or "it does not say why"
@@ -151,7 +165,7 @@ class TensorRtInstance(BlockingInstance):
 
     def _capture(self, context: Any) -> Graph | None:
         """A graph of what was just executed; where there can be none the instance goes on without."""
-        if self._can_capture and self._is_capturable(context):
+        if self._is_capturable(context):
             try:
                 with self._pinning.quiet:
                     return self._device.capture(self.stream, lambda: self._enqueue(context))
@@ -194,6 +208,7 @@ class TensorRtInstance(BlockingInstance):
             self._device.free(self._scratch)
             self._scratch = 0
         self._device.close(self.stream)
+        self._maker = None
         del self._plan
 
 

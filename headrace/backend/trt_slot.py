@@ -35,6 +35,8 @@ class Known:
 
     outputs: Mapping[str, Shape]
     """Shapes of those that do not depend on values."""
+    context: Any = None
+    """Of the graph alone: what changes a context spoils the graphs that were captured from it."""
     graph: Graph | None = None
     """Once there is one."""
 
@@ -53,7 +55,7 @@ class Slot:
     growing: dict[str, Any] = field(default_factory=dict)
     """`OutputAllocator`s of outputs whose shape depends on values."""
     contexts: dict[int, Any] = field(default_factory=dict)
-    """By profile."""
+    """By profile, for batches without a graph."""
     shapes: dict[int, tuple[Shape, ...]] = field(default_factory=dict)
     """What the context of a profile was last set to."""
     known: dict[Key, Known] = field(default_factory=dict)
@@ -121,7 +123,7 @@ class SlotMaker:
             self._allocate(slot, tensor, math.prod(largest))
         sizes: dict[str, int] = {}
         for profile in profiles:
-            slot.contexts[profile.index] = context = self._context(slot, profile)
+            slot.contexts[profile.index] = context = self._new_context(slot, profile)
             for tensor, shape in self._output_shapes(context, self._largest(profile)):
                 if -1 in shape:
                     slot.growing.setdefault(tensor.spec.name, make_allocator(self._plan.trt, self._device))
@@ -130,7 +132,17 @@ class SlotMaker:
             if tensor.spec.name not in slot.growing:
                 self._allocate(slot, tensor, sizes[tensor.spec.name])
         for context in slot.contexts.values():
-            self._bind(slot, context)
+            self._bind_outputs(slot, context)
+
+    def context(self, slot: Slot, profile: Profile) -> Any:
+        """One more context for the slot's buffers.
+
+        Raises:
+            ConfigError: when TensorRT refuses something.
+        """
+        context = self._new_context(slot, profile)
+        self._bind_outputs(slot, context)
+        return context
 
     def _allocate(self, slot: Slot, tensor: PlanTensor, elements: int) -> None:
         name, nbytes = tensor.spec.name, max(1, elements * tensor.spec.dtype.itemsize)
@@ -150,17 +162,16 @@ class SlotMaker:
             return shapes
         return {name: (max(min(shape[0], most), profile.least_rows), *shape[1:]) for name, shape in shapes.items()}
 
-    def _context(self, slot: Slot, profile: Profile) -> Any:
+    def _new_context(self, slot: Slot, profile: Profile) -> Any:
         """A context whose memory is the instance's scratch memory: its slots compute one after another."""
         trt, name = self._plan.trt, self._spec.name
         context = self._plan.engine.create_execution_context(trt.ExecutionContextAllocationStrategy.USER_MANAGED)
         if context is None:
             raise ConfigError(self._refused(f"makes no execution context for model '{name}'"))
         context.set_device_memory(*self._scratch)
-        self._must(
-            context.set_optimization_profile_async(profile.index, self._stream),
-            f"optimization profile {profile.index}",
-        )
+        if any(-1 in tensor.spec.dims for tensor in self._plan.inputs):  # otherwise there may be no profile
+            taken = context.set_optimization_profile_async(profile.index, self._stream)
+            self._must(taken, f"optimization profile {profile.index}")
         for tensor in self._plan.inputs:
             if tensor.on_host:
                 self._write(slot, tensor, profile.values[tensor.spec.name].largest)
@@ -186,7 +197,7 @@ class SlotMaker:
                 )
         return shapes
 
-    def _bind(self, slot: Slot, context: Any) -> None:
+    def _bind_outputs(self, slot: Slot, context: Any) -> None:
         for tensor in self._plan.outputs:
             name = tensor.spec.name
             if name in slot.growing:

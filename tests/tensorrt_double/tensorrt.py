@@ -151,6 +151,7 @@ class ICudaEngine:
         return self._tensors[name].get("format", "Row major linear FP32 format")
 
     def get_tensor_profile_shape(self, name, profile_index):
+        assert -1 in self.get_tensor_shape(name), "a plan without dynamic shapes need not have profiles"
         return [tuple(shape) for shape in self._profiles[profile_index]["shapes"][name]]
 
     def get_tensor_profile_values(self, name, profile_index):
@@ -169,6 +170,7 @@ class IExecutionContext:
         self._shapes = {}
         self._addresses = {}
         self._allocators = {}
+        self._captured = False
 
     def _fail(self, text):
         self._engine._logger.log(ILogger.Severity.ERROR, text)
@@ -186,6 +188,7 @@ class IExecutionContext:
         return True
 
     def set_input_shape(self, name, shape):
+        assert not self._captured, "this spoils the graph that was captured from the context"
         low, _, high = self._engine._profiles[self._profile]["shapes"][name]
         if len(shape) != len(low) or not all(a <= dim <= b for a, dim, b in zip(low, shape, high, strict=True)):
             return self._fail(f"IExecutionContext::setInputShape: {name} {shape} is not within {low} and {high}")
@@ -235,6 +238,7 @@ class IExecutionContext:
             return self._fail(f"IExecutionContext::enqueueV3: {lacking or self.infer_shapes()} not set")
         if CAPTURED is not None:
             return self._capture()
+        assert not self._captured, "this spoils the graph that was captured from the context"
         if all(address < _SIMULATED for address in self._addresses.values()):
             return self._compute()
         return True
@@ -243,6 +247,7 @@ class IExecutionContext:
         """Shapes and addresses are part of a graph."""
         if not self._engine._capturable:
             return self._fail("operation not permitted when stream is capturing")
+        self._captured = True
         frozen = copy.copy(self)
         frozen._shapes, frozen._addresses = dict(self._shapes), dict(self._addresses)
         CAPTURED.append(frozen._compute)
