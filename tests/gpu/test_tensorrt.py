@@ -16,9 +16,12 @@ from onnx import TensorProto, helper
 
 from headrace.backend import tensorrt
 from headrace.backend.base import ModelFile
+from headrace.backend.trt_engine import Complaints, make_runtime, open_plan
+from headrace.backend.trt_plan import Library, PlanHeader
 from headrace.core.errors import ConfigError
 from headrace.memory.cuda import find_devices
 from headrace.memory.device import Device, DeviceError
+from tests import models_tensorrt as models
 from tests.doors.asking import ask
 from tests.metrics import read_metric
 from tests.servers import RunningServer
@@ -94,6 +97,16 @@ def test_a_plan_that_was_damaged_is_an_error(tmp_path) -> None:
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ConfigError):
             tensorrt.load(ModelFile(Path(tmp_path), name))
+
+
+def test_the_lean_runtime_refuses_what_is_no_plan_of_its_own() -> None:
+    trt = pytest.importorskip("tensorrt_lean_bindings", reason="the lean runtime is not installed")
+    complaints = Complaints()
+    runtime = make_runtime(trt, complaints)
+    header = PlanHeader(Library.TENSORRT, "10.9.0.34")
+    for data in (models.plan(models.affine(models.rows(1, 4, 8))), models.rtx_plan(), b"ftrt" + bytes(1000), b"ftrt"):
+        with pytest.raises(ConfigError):
+            open_plan(trt, runtime, complaints, header, data)
 
 
 @pytest.fixture
