@@ -52,6 +52,8 @@ class TensorRtModel:
 
     def start_device_instance(self, spec: ModelSpec, device: Device, pinning: Pinning) -> DeviceInstance:
         """On a GPU."""
+        if not device.engine_name:
+            raise ConfigError(f"instance_group KIND_GPU of '{spec.name}': TensorRT cannot compute on a {device.name}")
         device.attach()
         engine = self._on_device.get(device.index)
         if engine is None:

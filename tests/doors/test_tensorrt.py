@@ -1,5 +1,5 @@
-"""TensorRT plans through the doors, with a double of the library: on two simulated GPUs, where nothing is computed, and
-on one whose memory is the host's.
+"""TensorRT plans through the doors, with a double of the library on GPUs whose memory is the host's: one asked by many,
+and two with every config and every mistake.
 """
 
 from __future__ import annotations
@@ -73,12 +73,24 @@ def described(name: str, **more: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def server(start, tmp_path_factory) -> Iterator[RunningServer]:
+def server(tmp_path_factory) -> Iterator[RunningServer]:
     repository = tmp_path_factory.mktemp("models")
     write_models(repository)
+    log = tmp_path_factory.mktemp("log") / "server.log"
+    options = ("--strict-readiness=false",)
+    running = start_headrace(repository, log, *options, module="tests.tensorrt_double.serve", DOUBLE_GPUS="2")
+    yield running
+    assert running.stop() == 0, log.read_text()
+
+
+def test_simulated_gpus_are_refused_by_name(start, tmp_path_factory) -> None:
+    """The real library would reach for addresses that there are not."""
+    repository = tmp_path_factory.mktemp("models")
+    models.write(repository, "m", affine(rows(1, 4, 8)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{models.DOUBLE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        yield start(repository, "--simulate-gpus=2", "--strict-readiness=false")
+        server = start(repository, "--simulate-gpus=1", "--strict-readiness=false")
+    assert "KIND_GPU of 'm': TensorRT cannot compute on a simulated GPU" in server.log.read_text()
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""`python -m tests.tensorrt_double.serve serve ...` is `headrace serve` with the double of TensorRT, on a GPU whose
-memory is the host's: what models compute is to be looked at.
+"""`python -m tests.tensorrt_double.serve serve ...` is `headrace serve` with the double of TensorRT, on GPUs whose
+memory is the host's (`DOUBLE_GPUS` of them, 1 by default): what models compute is to be looked at.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def main() -> None:
     from headrace.__main__ import main as serve
 
     sys.path.insert(0, str(Path(__file__).parent))
-    server.find_devices = lambda *_: ([Device(0)], "")  # type: ignore[assignment]
+    server.find_devices = lambda *_: ([Device(at) for at in range(int(os.environ.get("DOUBLE_GPUS", "1")))], "")  # type: ignore[assignment]
     serve()
 
 

@@ -53,6 +53,7 @@ class HostDevice:
     double: Any
     index: int = 0
     name: str = "host"
+    engine_name: str = "cuda"
     graphs: list[HostGraph] = field(default_factory=list)
     blocks: dict[int, Any] = field(default_factory=dict)
     drained: int = 0
