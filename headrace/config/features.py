@@ -200,7 +200,7 @@ output { name: "y" data_type: TYPE_FP32 dims: [4] }
 BACKENDS: Sequence[tuple[str, str]] = (
     ("onnxruntime", "ONNX Runtime"),
     ("pytorch", "PyTorch: TorchScript and exported programs"),
-    ("tensorrt", "TensorRT plans"),
+    ("tensorrt", "TensorRT plans; not yet run by the library itself, only with a double of it"),
     ("python", "Python models"),
     ("identity", "answers what it is asked"),
     ("openvino", "OpenVINO"),
