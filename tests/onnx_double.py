@@ -65,8 +65,16 @@ class HostDevice(SimulatedDevice):
 class CudaRuntime:
     """The package."""
 
-    def __init__(self, refuses_graphs: bool = False, fails_captures: bool = False, starts: bool = True) -> None:
+    def __init__(
+        self,
+        refuses_graphs: bool = False,
+        fails_captures: bool = False,
+        starts: bool = True,
+        needs_extents: bool = False,
+    ) -> None:
         self.refuses_graphs, self.fails_captures, self.starts = refuses_graphs, fails_captures, starts
+        self.needs_extents = needs_extents
+        """Refuses graphs while a dimension has a name only, as it does where a model computes with its shapes."""
         self.sessions: list[Record] = []
         """On the device, in the order that they were opened."""
         self.alive: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -80,6 +88,17 @@ class CudaRuntime:
     def preload_dlls(self) -> None:
         """There are none."""
 
+    class SessionOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
+        """Remembers the extents of dimensions."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.extents: dict[str, int] = {}
+
+        def add_free_dimension_override_by_name(self, name: str, extent: int) -> None:
+            self.extents[name] = extent
+            super().add_free_dimension_override_by_name(name, extent)
+
     def InferenceSession(self, path: str, options: Any, providers: list[Any], enable_fallback: int) -> Any:  # noqa: N802
         real = onnxruntime.InferenceSession(
             path, options, providers=["CPUExecutionProvider"], enable_fallback=enable_fallback
@@ -89,7 +108,8 @@ class CudaRuntime:
         (name, provider), last = providers
         assert (name, last) == (CUDA, "CPUExecutionProvider")
         assert all(isinstance(text, str) for pair in provider.items() for text in pair)
-        if self.refuses_graphs and provider["enable_cuda_graph"] == "1":
+        unknown = self.needs_extents and not options.extents
+        if (self.refuses_graphs or unknown) and provider["enable_cuda_graph"] == "1":
             raise RuntimeError("This session cannot use the graph capture feature: a node is on the CPU")
         nodes = onnx.load(path).graph.node
         record = Record(provider, len(self.alive), any(node.op_type in WAITING for node in nodes))

@@ -158,9 +158,12 @@ def rate(
         run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     else:
         provider.pop("has_user_compute_stream", None)
+    settings = runtime.SessionOptions()
+    for name, extent in {"batch": ROWS, "height": 384, "width": 640}.items():
+        settings.add_free_dimension_override_by_name(name, extent)  # no graph holds what computes shapes
     session = runtime.InferenceSession(
         str(detector),
-        runtime.SessionOptions(),
+        settings,
         providers=[("CUDAExecutionProvider", provider), "CPUExecutionProvider"],
         enable_fallback=0,
     )

@@ -3,7 +3,9 @@
 A slot has static inputs and outputs, and one binding for each batch size that is used (`batch_sizes`); a batch of
 another size is computed as the next larger one. With CUDA graphs each binding has a `gpu_graph_id` of its own: the
 library captures its first run and replays it from then on, on the thread that captured, so everything runs on the
-instance's run thread. A model that cannot be captured gets a session without graphs.
+instance's run thread. A model that computes with its own shapes has operators on the CPU, which no graph holds: each
+batch size gets a session of its own then, in which shapes are numbers. One that cannot be captured even so gets a
+session without graphs.
 
 The library's call blocks, and computes on a stream of its own: the run thread waits for the inputs, and the stream that
 the pipeline sees only carries the times. With `has_user_compute_stream` the library computes on that stream, and need
@@ -35,8 +37,8 @@ _MOST_GRAPHS = 256
 _NO_GRAPH = -1
 """The annotation of runs that are neither captured nor replayed."""
 
-OpenSession = Callable[[Mapping[str, str]], Any]
-"""Makes a session with these options of the CUDA provider."""
+OpenSession = Callable[[Mapping[str, str], Mapping[str, int]], Any]
+"""Makes a session with these options of the CUDA provider, and extents of dimensions that the file has names for."""
 
 
 @dataclass
@@ -93,6 +95,10 @@ class OnnxCudaInstance(BlockingInstance):
         self._sizes = list(settings.sizes) or batch_sizes(spec.max_batch_size)
         self._stream = device.stream()
         self._session: Any = None
+        self._sized: dict[tuple[tuple[Shape, ...], int], Any] = {}
+        """Sessions for one shape and batch size."""
+        self._by_size = False
+        """Graphs need a session for each batch size."""
         self._rules: list[Rule] = []
         self._slots: dict[int, dict[tuple[Shape, ...], _Buffers]] = {slot: {} for slot in _SLOTS}
         self._loose: set[int] = set()
@@ -126,6 +132,7 @@ class OnnxCudaInstance(BlockingInstance):
     def close(self) -> None:
         """Ends the session, then frees what it was bound to."""
         self._forget_calls()
+        self._sized.clear()
         self._session = None
         for sets in self._slots.values():
             while sets:
@@ -207,15 +214,18 @@ class OnnxCudaInstance(BlockingInstance):
 
     def _capture(self, buffers: _Buffers, rows: int) -> _Call:
         self._captured += 1
-        call = self._bind(buffers, rows, self._captured)
+        call: _Call | None = None
+        session: Any = None
         try:
+            session = self._session_of_size(buffers, rows) if self._by_size else self._session
+            call = self._bind(buffers, rows, self._captured, session=session)
             with self._pinning.quiet:
                 self._run(call)
         except Exception as error:  # noqa: BLE001 - the library may raise anything; the session may be spoiled
             why = str(error)
         else:
             return call
-        del call
+        call = session = None  # what is left of it would keep its session
         self._give_graphs_up(why)
         return self._run_plain(buffers, rows)
 
@@ -226,34 +236,51 @@ class OnnxCudaInstance(BlockingInstance):
     def _open_with_or_without_graphs(self) -> None:
         """The library refuses a session with graphs when some of the model's operators are not on the GPU."""
         try:
-            self._session = self._open()
-        except Exception as error:
+            self._session = self._open(self._graphs)
+        except Exception:
             if not self._graphs:
                 raise
-            self._give_graphs_up(str(error))
+            self._session = self._open(False)
+            self._by_size = True
+
+    def _session_of_size(self, buffers: _Buffers, rows: int) -> Any:
+        key = buffers.dims, rows
+        if key not in self._sized:
+            shapes = self._input_shapes(buffers, rows)
+            by_name = {tensor.name: shape for tensor, shape in zip(self._spec.inputs, shapes, strict=True)}
+            extents = {
+                dim: extent
+                for tensor in self._session.get_inputs()
+                for dim, extent in zip(tensor.shape, by_name.get(tensor.name, ()), strict=False)
+                if isinstance(dim, str)
+            }
+            self._sized[key] = self._open(True, extents)
+        return self._sized[key]
 
     def _give_graphs_up(self, why: str) -> None:
         self._graphs = False
         self._forget_calls()
+        self._sized.clear()
         self._session = None
-        self._session = self._open()
+        self._session = self._open(False)
         self._pinning.tell_once(f"model '{self._spec.name}' is computed without CUDA graphs: {why}")
 
-    def _open(self) -> Any:
+    def _open(self, graphs: bool, extents: Mapping[str, int] | None = None) -> Any:
         options = {
             **self._settings.options,
             "device_id": str(self._device.index),
-            "enable_cuda_graph": "1" if self._graphs else "0",
+            "enable_cuda_graph": "1" if graphs else "0",
         }
         if self._settings.user_stream:
             options |= {
                 "has_user_compute_stream": "1",
                 "user_compute_stream": str(self._device.handle(self._stream)),
             }
-        return self._open_session(options)
+        return self._open_session(options, extents or {})
 
-    def _bind(self, buffers: _Buffers, rows: int, graph: int, bound: bool = True) -> _Call:
-        binding, where = self._session.io_binding(), (self._device.engine_name, self._device.index)
+    def _bind(self, buffers: _Buffers, rows: int, graph: int, bound: bool = True, session: Any = None) -> _Call:
+        session = session or self._session
+        binding, where = session.io_binding(), (self._device.engine_name, self._device.index)
         inputs = zip(self._spec.inputs, buffers.inputs, self._input_shapes(buffers, rows), strict=True)
         for tensor, address, shape in inputs:
             binding.bind_input(tensor.name, *where, binding_type(tensor.dtype), shape, address)
@@ -267,11 +294,11 @@ class OnnxCudaInstance(BlockingInstance):
             else:
                 element = binding_type(tensor.dtype)
                 binding.bind_output(tensor.name, *where, element, place.shape, place.address)
-        return _Call(self._session, binding, self._run_options(graph), places, graph != _NO_GRAPH)
+        return _Call(session, binding, self._run_options(graph), places, graph != _NO_GRAPH)
 
     def _run_options(self, graph: int) -> Any:
         options = self._runtime.RunOptions()
-        if self._graphs:
+        if self._graphs and (graph != _NO_GRAPH or not self._by_size):
             options.add_run_config_entry("gpu_graph_id", str(graph))
         if self._settings.user_stream:
             options.add_run_config_entry("disable_synchronize_execution_providers", "1")

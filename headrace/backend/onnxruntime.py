@@ -108,8 +108,8 @@ class OnnxModel:
         self._spare = None  # the session that told the signature
         settings = read_settings(spec.message)
 
-        def open_session(provider: Mapping[str, str]) -> Any:
-            session = self._open(settings, 1, [(CUDA, dict(provider)), CPU])
+        def open_session(provider: Mapping[str, str], extents: Mapping[str, int]) -> Any:
+            session = self._open(settings, 1, [(CUDA, dict(provider)), CPU], extents)
             if CUDA not in session.get_providers():
                 raise ConfigError(
                     f"{self._path}: ONNX Runtime's {CUDA} did not start, as its libraries of CUDA or cuDNN are not "
@@ -119,8 +119,16 @@ class OnnxModel:
 
         return OnnxCudaInstance(self._runtime, open_session, spec, device, pinning, read_cuda_settings(spec.message))
 
-    def _open(self, settings: OnnxSettings, threads: int, providers: Sequence[Any] = (CPU,)) -> Any:
+    def _open(
+        self,
+        settings: OnnxSettings,
+        threads: int,
+        providers: Sequence[Any] = (CPU,),
+        extents: Mapping[str, int] | None = None,
+    ) -> Any:
         options = self._session_options(settings, threads)
+        for name, extent in (extents or {}).items():
+            options.add_free_dimension_override_by_name(name, extent)
         try:
             return self._runtime.InferenceSession(
                 str(self._path), options, providers=list(providers), enable_fallback=0

@@ -18,6 +18,7 @@ from headrace.backend.base import ModelFile
 from headrace.backend.engines import why_not_on_gpus
 from headrace.backend.onnx_cuda import OnnxCudaInstance
 from headrace.backend.onnxruntime import OnnxModel, find_libraries
+from headrace.backend.torch_graphs import batch_sizes
 from headrace.cli.check import check
 from headrace.config.complete import complete_from_signature
 from headrace.config.model import model_spec
@@ -150,6 +151,23 @@ def test_a_model_that_cannot_be_captured_is_computed_without_graphs(tmp_path) ->
         np.testing.assert_array_equal(got, np.full((3, 4), 2, np.float32))
         assert list(served.instance.fallbacks()) == ["cuda_graph"]
         assert all(run.options == {} for run in last.runs)
+
+
+def test_a_model_that_computes_with_its_shapes_gets_a_session_for_each_size(tmp_path) -> None:
+    models.add_one(tmp_path, "m")
+    runtime = CudaRuntime(needs_extents=True)
+    served = Served(tmp_path, "m", BATCHED, runtime)
+    assert served.said == []
+    for rows in (8, 3, 1, 8):
+        (got,) = served.infer(np.ones((rows, 4), np.float32))
+        np.testing.assert_array_equal(got, np.full((rows, 4), 2, np.float32))
+        assert list(served.instance.fallbacks()) == []
+    graphs = [session for session in runtime.sessions if session.provider["enable_cuda_graph"] == "1"]
+    assert len(graphs) == len(batch_sizes(8))
+    assert all(session.runs[-1].replayed for session in graphs if len(session.runs) > 2)
+    served.instance.close()
+    assert served.device.used() == (0, 0)
+    assert len(runtime.alive) == 0
 
 
 def test_graphs_that_nobody_wants_are_no_fallback(tmp_path) -> None:
