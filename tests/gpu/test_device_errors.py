@@ -1,4 +1,4 @@
-"""Errors of a real GPU: no memory at load and in a batch, and a kernel that fails, which spoils the process's context."""
+"""Errors of a real GPU: no memory at load and in a batch, and a kernel that fails, which spoils the context."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_kernel_that_fails_takes_the_gpu_out_of_service(tmp_path) -> None:
     good, bad = np.array([[1, 2, 3, 0]], np.float32), np.array([[1, 2, 1000, 0]], np.float32)
     with grpcclient.InferenceServerClient(server.grpc) as client:
         np.testing.assert_array_equal(ask(client, "pick", good)[0].result(60), good)
-        with pytest.raises(InferenceServerException, match="cudaErrorAssert|device-side assert"):
+        with pytest.raises(InferenceServerException, match=r"cudaErrorAssert|device-side assert"):
             ask(client, "pick", bad)[0].result(60)
         for name in ("pick", "other"):
             with pytest.raises(InferenceServerException):
