@@ -22,7 +22,7 @@
 //!
 //! The child runs its model's owner's code: every number that it sends is checked.
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     io::{self, BufReader, IoSlice, Read, Write},
     mem::MaybeUninit,
     net::Shutdown,
@@ -294,15 +294,17 @@ impl Message<'_> {
 
     pub(crate) fn dimensions(&mut self, shape: &[i64]) -> std::result::Result<(), Broken> {
         self.count(shape.len())?;
-        shape.iter().for_each(|dim| self.body.extend_from_slice(&dim.to_le_bytes()));
+        for dim in shape {
+            self.number(dim.cast_unsigned());
+        }
         Ok(())
     }
 
     /// The number of a client's object, which the child maps when it sees it for the first time.
     pub(crate) fn object(&mut self, object: Object) -> u64 {
         let number = object.number();
-        if !self.child.known.contains_key(&number) {
-            self.child.known.insert(number, object.watch());
+        if let Entry::Vacant(unknown) = self.child.known.entry(number) {
+            unknown.insert(object.watch());
             self.objects.push(object);
         }
         number
@@ -376,7 +378,9 @@ fn framed(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
     let mut message = Vec::with_capacity(4 + length);
     message.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
     message.push(kind);
-    parts.iter().for_each(|part| message.extend_from_slice(part));
+    for part in parts {
+        message.extend_from_slice(part);
+    }
     message
 }
 
