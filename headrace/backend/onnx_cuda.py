@@ -206,11 +206,23 @@ class OnnxCudaInstance(BlockingInstance):
 
     def _learn(self, buffers: _Buffers, rows: int, call: _Call) -> bool:
         """Takes in which shapes the outputs have that nobody told; true when more could be bound than was."""
-        unbound = [at for at, place in enumerate(call.places) if place is None and at not in self._loose]
+        unbound = {at for at, place in enumerate(call.places) if place is None} - self._loose
+        if unbound and self._graphs:
+            self._loose |= self._depend_on_values(unbound, buffers, rows)
+            unbound -= self._loose
         values = call.binding.get_outputs() if unbound else []
         for at in unbound:
             buffers.learned[at] = self._without_rows(at, rows, tuple(values[at].shape()))
         return bool(unbound)
+
+    def _depend_on_values(self, outputs: set[int], buffers: _Buffers, rows: int) -> set[int]:
+        """Those whose shape is open even when those of all inputs are numbers: a graph would go on giving the shape
+        that the batch had with which it was captured.
+        """
+        session = self._open(False, self._extents(buffers, rows))
+        shapes = {tensor.name: tensor.shape for tensor in session.get_outputs()}
+        names = {at: self._spec.outputs[at].name for at in outputs}
+        return {at for at, name in names.items() if not all(isinstance(dim, int) for dim in shapes[name])}
 
     def _capture(self, buffers: _Buffers, rows: int) -> _Call:
         self._captured += 1
@@ -246,16 +258,19 @@ class OnnxCudaInstance(BlockingInstance):
     def _session_of_size(self, buffers: _Buffers, rows: int) -> Any:
         key = buffers.dims, rows
         if key not in self._sized:
-            shapes = self._input_shapes(buffers, rows)
-            by_name = {tensor.name: shape for tensor, shape in zip(self._spec.inputs, shapes, strict=True)}
-            extents = {
-                dim: extent
-                for tensor in self._session.get_inputs()
-                for dim, extent in zip(tensor.shape, by_name.get(tensor.name, ()), strict=False)
-                if isinstance(dim, str)
-            }
-            self._sized[key] = self._open(True, extents)
+            self._sized[key] = self._open(True, self._extents(buffers, rows))
         return self._sized[key]
+
+    def _extents(self, buffers: _Buffers, rows: int) -> dict[str, int]:
+        """Of the dimensions that the file has names for."""
+        shapes = self._input_shapes(buffers, rows)
+        by_name = {tensor.name: shape for tensor, shape in zip(self._spec.inputs, shapes, strict=True)}
+        return {
+            dim: extent
+            for tensor in self._session.get_inputs()
+            for dim, extent in zip(tensor.shape, by_name.get(tensor.name, ()), strict=False)
+            if isinstance(dim, str)
+        }
 
     def _give_graphs_up(self, why: str) -> None:
         self._graphs = False

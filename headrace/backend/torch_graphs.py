@@ -20,6 +20,11 @@ _SHAPE_SETS = 4
 """Shapes that a slot keeps buffers and graphs for; the one that was not used for longest goes first."""
 _WARM_UP_RUNS = 3
 
+_FREE_STREAMS: dict[str, list[Any]] = {}
+"""Of each device, those that no instance has. PyTorch keeps workspaces of libraries (34 MiB on an H200) for each stream
+until the process ends, so loads go on with the streams of what was unloaded.
+"""
+
 WarmShapes = set[tuple[Shape, ...]]
 """Input shapes that a program on a device has been compiled for."""
 
@@ -56,7 +61,8 @@ class TorchDeviceInstance:
         self._pinning = pinning
         self._warm = warm
         self._where = f"cuda:{device}"
-        self._stream = torch.cuda.Stream(device=self._where)
+        free = _FREE_STREAMS.setdefault(self._where, [])
+        self._stream = free.pop() if free else torch.cuda.Stream(device=self._where)
         self._sizes = list(sizes)
         self._slots: dict[int, dict[tuple[Shape, ...], _ShapeSet]] = {}
         shapes = tuple(tensor.backend_dims for tensor in spec.inputs)
@@ -152,6 +158,7 @@ class TorchDeviceInstance:
             self._slots.clear()
             del self._call
             self._torch.cuda.empty_cache()
+        _FREE_STREAMS[self._where].append(self._stream)
 
     @property
     def stream(self) -> int:

@@ -41,8 +41,8 @@ OPTIONS = (
         _USER_STREAM,
         ON_OFF,
         read_entry,
-        "0",
-        "Compute on the instance's own stream and do not wait for the end; with 0 its run thread waits.",
+        "1",
+        "Compute on the instance's own stream and do not wait for the end; with 0 its run thread waits, on a core.",
     ),
     Setting(
         "cudnn_conv_algo_search",
@@ -88,7 +88,7 @@ class CudaSettings:
     """How sessions on a GPU are made."""
 
     graphs: bool = True
-    user_stream: bool = False
+    user_stream: bool = True
     sizes: tuple[int, ...] = ()
     """Batch sizes that are computed as they are, ascending; empty: by the rule."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def read_cuda_settings(config: Any) -> CudaSettings:
     for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
         given |= accelerator.parameters
     values = {key: _BY_KEY[key].read(value) for key, value in given.items()}
-    graphs, user_stream = values.pop(_GRAPH, "1"), values.pop(_USER_STREAM, "0")
+    graphs, user_stream = values.pop(_GRAPH, "1"), values.pop(_USER_STREAM, "1")
     sizes = (
         read_sizes(config.parameters[SIZES].string_value, config.max_batch_size) if SIZES in config.parameters else ()
     )

@@ -48,8 +48,8 @@ def accelerator(**options: object) -> str:
 WAYS = {
     "default": {},
     "plain": {"enable_cuda_graph": 0},
-    "stream": {"has_user_compute_stream": 1},
-    "plain_stream": {"enable_cuda_graph": 0, "has_user_compute_stream": 1},
+    "waiting": {"has_user_compute_stream": 0},
+    "plain_waiting": {"enable_cuda_graph": 0, "has_user_compute_stream": 0},
     "nhwc": {"prefer_nhwc": 1},
 }
 

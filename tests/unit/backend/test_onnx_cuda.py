@@ -113,7 +113,13 @@ def test_batches_of_all_sizes_are_replays_on_the_slots_memory(tmp_path) -> None:
     models.add_one(tmp_path, "m")
     served = Served(tmp_path, "m", BATCHED)
     (session,) = served.runtime.sessions
-    assert session.provider == {"device_id": "0", "enable_cuda_graph": "1"}
+    stream = str(served.device.handle(served.instance._stream))
+    assert session.provider == {
+        "device_id": "0",
+        "enable_cuda_graph": "1",
+        "has_user_compute_stream": "1",
+        "user_compute_stream": stream,
+    }
     captured = [run.graph for run in session.runs if run.graph != -1]
     assert len(captured) == len(set(captured)) == 2 * len([1, 2, 4, 8])
     warm, used = len(session.runs), served.device.used()
@@ -150,7 +156,7 @@ def test_a_model_that_cannot_be_captured_is_computed_without_graphs(tmp_path) ->
         (got,) = served.infer(np.ones((3, 4), np.float32))
         np.testing.assert_array_equal(got, np.full((3, 4), 2, np.float32))
         assert list(served.instance.fallbacks()) == ["cuda_graph"]
-        assert all(run.options == {} for run in last.runs)
+        assert all("gpu_graph_id" not in run.options for run in last.runs)
 
 
 def test_a_model_that_computes_with_its_shapes_gets_a_session_for_each_size(tmp_path) -> None:
@@ -176,6 +182,15 @@ def test_graphs_that_nobody_wants_are_no_fallback(tmp_path) -> None:
     served.infer(np.ones((3, 4), np.float32))
     assert list(served.instance.fallbacks()) == []
     assert served.said == []
+
+
+def test_the_library_may_have_a_stream_of_its_own(tmp_path) -> None:
+    models.add_one(tmp_path, "m")
+    served = Served(tmp_path, "m", BATCHED, options=option("has_user_compute_stream", "0"))
+    (session,) = served.runtime.sessions
+    np.testing.assert_array_equal(served.infer(np.ones((3, 4), np.float32))[0], np.full((3, 4), 2))
+    assert session.provider == {"device_id": "0", "enable_cuda_graph": "1"}
+    assert not any("disable_synchronize_execution_providers" in run.options for run in session.runs)
 
 
 def test_the_library_may_compute_on_the_instances_stream(tmp_path) -> None:
@@ -221,7 +236,8 @@ def unnamed(tmp_path, name: str) -> None:
 def test_shapes_of_outputs_that_nobody_tells_are_learned_by_the_warm_up(tmp_path) -> None:
     unnamed(tmp_path, "m")
     served = Served(tmp_path, "m", BATCHED + ' input { name: "INPUT0" dims: 4 }')
-    (session,) = served.runtime.sessions
+    session, *asked = served.runtime.sessions
+    assert [other.runs for other in asked] == [[], []], "one for each slot, which only tells the shape"
     warm = len(session.runs)
     for rows in (3, 8, 1):
         array = np.random.default_rng(rows).standard_normal((rows, 4), np.float32)
@@ -239,6 +255,8 @@ def test_shapes_that_depend_on_values(tmp_path, refuses: bool) -> None:
         array[:count] = 1
         assert served.infer(array)[0].tolist() == [list(range(count))]
     assert list(served.instance.fallbacks()) == ["cuda_graph", "output_allocated_by_backend"]
+    tried = [run.graph for session in served.runtime.sessions for run in session.runs if run.graph not in (None, -1)]
+    assert tried == [], "a graph would go on giving one batch's shape"
     served.instance.close()
     assert served.device.used() == (0, 0)
 
@@ -386,7 +404,7 @@ def test_settings_are_read_from_both_places() -> None:
         config,
     )
     settings = read_cuda_settings(config)
-    assert (settings.graphs, settings.user_stream) == (False, False)
+    assert (settings.graphs, settings.user_stream) == (False, True)
     assert settings.options == {"cudnn_conv_algo_search": "HEURISTIC", "gpu_mem_limit": "8"}
 
 
